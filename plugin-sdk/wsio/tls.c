@@ -1,0 +1,115 @@
+/* TLS contexts of clients and servers. */
+#include "wsio/carrier.h"
+
+#include <openssl/err.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static SSL_CTX *fail(SSL_CTX *context, char error[URL_ERROR_MAX], const char *what, const char *file)
+{
+    unsigned long code = ERR_peek_last_error();
+    const char *why = code != 0 ? ERR_reason_error_string(code) : NULL;
+    if (code != 0 && why == NULL) {
+        why = strerror(ERR_GET_REASON(code)); /* of the system */
+    }
+    snprintf(error, URL_ERROR_MAX, "%s%s%.120s%s%.80s", what, file != NULL ? " " : "", file != NULL ? file : "",
+             why != NULL ? ": " : "", why != NULL ? why : "");
+    ERR_clear_error();
+    SSL_CTX_free(context);
+    return NULL;
+}
+
+static SSL_CTX *create(const SSL_METHOD *method)
+{
+    SSL_CTX *context = SSL_CTX_new(method);
+    if (context == NULL) {
+        return NULL;
+    }
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    return context;
+}
+
+static bool trust(SSL_CTX *context, const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        return SSL_CTX_load_verify_dir(context, path) == 1;
+    }
+    return SSL_CTX_load_verify_file(context, path) == 1;
+}
+
+static bool show(SSL_CTX *context, const struct tls_files *files)
+{
+    return SSL_CTX_use_certificate_chain_file(context, files->cert) == 1 &&
+           SSL_CTX_use_PrivateKey_file(context, files->key != NULL ? files->key : files->cert, SSL_FILETYPE_PEM) == 1;
+}
+
+/* The usual one, with the system's authorities, is made once. */
+static SSL_CTX *usual_context(char error[URL_ERROR_MAX])
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static SSL_CTX *usual;
+    pthread_mutex_lock(&lock);
+    if (usual == NULL) {
+        usual = create(TLS_client_method());
+        if (usual != NULL) {
+            SSL_CTX_set_verify(usual, SSL_VERIFY_PEER, NULL);
+            SSL_CTX_set_default_verify_paths(usual);
+        }
+    }
+    SSL_CTX *context = usual;
+    if (context != NULL) {
+        SSL_CTX_up_ref(context);
+    }
+    pthread_mutex_unlock(&lock);
+    return context != NULL ? context : fail(NULL, error, "TLS cannot be set up", NULL);
+}
+
+SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_MAX])
+{
+    if (files->ca == NULL && files->cert == NULL && !files->insecure) {
+        return usual_context(error);
+    }
+    SSL_CTX *context = create(TLS_client_method());
+    if (context == NULL) {
+        return fail(NULL, error, "TLS cannot be set up", NULL);
+    }
+    SSL_CTX_set_verify(context, files->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    if (files->ca != NULL && !trust(context, files->ca)) {
+        return fail(context, error, "the authorities cannot be read:", files->ca);
+    }
+    if (files->ca == NULL && !files->insecure) {
+        SSL_CTX_set_default_verify_paths(context);
+    }
+    if (files->cert != NULL && !show(context, files)) {
+        return fail(context, error, "the client certificate or its key cannot be read:", files->cert);
+    }
+    ERR_clear_error();
+    return context;
+}
+
+SSL_CTX *tls_server_context(const struct tls_files *files, char error[URL_ERROR_MAX])
+{
+    SSL_CTX *context = create(TLS_server_method());
+    if (context == NULL) {
+        return fail(NULL, error, "TLS cannot be set up", NULL);
+    }
+    if (!show(context, files)) {
+        return fail(context, error, "the certificate or its key cannot be read:", files->cert);
+    }
+    if (files->ca != NULL) {
+        if (!trust(context, files->ca)) {
+            return fail(context, error, "the clients' authorities cannot be read:", files->ca);
+        }
+        SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    }
+    static const unsigned char id[] = "kilnws";
+    SSL_CTX_set_session_id_context(context, id, sizeof id - 1);
+    ERR_clear_error();
+    return context;
+}

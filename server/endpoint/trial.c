@@ -1,0 +1,51 @@
+/* DESIGN: code that runs while a module is being loaded runs inside of the dynamic linker, with its
+ * lock taken: a crash there could be caught, but no other module could be loaded any more. So a
+ * module that has constructors is first loaded by a child process (tools/try.c). What the child
+ * cannot tell, because it has not the server's functions, is left to the guard around dlopen. */
+#include "endpoint/endpoint.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* kiln-try is installed beside kiln-cc. */
+static bool find_program(const struct settings *settings, char *path, size_t size)
+{
+    const char *slash = settings->helper != NULL ? strrchr(settings->helper, '/') : NULL;
+    if (slash == NULL) {
+        return false;
+    }
+    int len = snprintf(path, size, "%.*s/kiln-try", (int)(slash - settings->helper), settings->helper);
+    return len > 0 && (size_t)len < size && access(path, X_OK) == 0;
+}
+
+bool trial_load(const char *file, const struct settings *settings, struct build_result *result)
+{
+    char program[PATH_MAX];
+    if (!find_program(settings, program, sizeof program)) {
+        return true;
+    }
+    const char *argv[] = {program, file, NULL};
+    struct helper_run run = {.argv = argv, .temp_dir = "/tmp", .wall = settings->timeout};
+    if (!helper_run(&run)) {
+        return true;
+    }
+    buffer_free(&run.output);
+    if (run.stopped) {
+        return true;
+    }
+    if (run.timed_out) {
+        result->transient = true;
+        build_fail(result, "a constructor of it did not return within %g s (option CompilerTimeout)",
+                   settings->timeout);
+        return false;
+    }
+    if (WIFSIGNALED(run.status)) {
+        build_fail(result, "a constructor of it crashed: %s (SIG%s)", strsignal(WTERMSIG(run.status)),
+                   sigabbrev_np(WTERMSIG(run.status)));
+        return false;
+    }
+    return true;
+}

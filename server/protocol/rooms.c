@@ -1,0 +1,344 @@
+#include "protocol/rooms.h"
+
+#include "base/map.h"
+#include "config/config.h"
+#include "loop/config_hold.h"
+#include "observe/metrics.h"
+#include "protocol/websocket_private.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum {
+    LOOPS_MAX = 64,
+    COPY_BELOW = 2048, /* shorter frames are copied: that is less than keeping count of them */
+    SHARED_BITS = 15,
+};
+
+struct room {
+    struct list members;
+    struct str name;
+};
+
+struct room_member {
+    struct list node; /* in its room */
+    struct room *room;
+    struct kiln_ws *ws;
+    struct room_member *next; /* of the same socket */
+};
+
+/* Of one loop; its map is that loop's alone. */
+struct loop_rooms {
+    _Atomic(struct loop *) loop; /* NULL: never had members, or has ended */
+    _Atomic unsigned members;
+    struct map rooms;
+};
+
+static struct loop_rooms tables[LOOPS_MAX];
+static _Atomic int deflating;
+
+/* The same bytes for everybody: one or two frames, then the name of the room. */
+struct message {
+    _Atomic unsigned refs;
+    uint64_t except;
+    struct str room;
+    const uint8_t *plain;
+    size_t plain_len;
+    const uint8_t *packed; /* NULL: none */
+    size_t packed_len;
+    struct delivery {
+        struct task task;
+        struct message *message;
+        struct loop_rooms *table;
+    } deliveries[LOOPS_MAX];
+    uint8_t bytes[];
+};
+
+/* What was published while a socket was sending fragments of its own. */
+struct room_late {
+    struct room_late *next;
+    struct message *message;
+};
+
+static void unref(void *arg)
+{
+    struct message *message = arg;
+    if (atomic_fetch_sub_explicit(&message->refs, 1, memory_order_acq_rel) == 1) {
+        free(message);
+    }
+}
+
+void rooms_deflate_count(int by)
+{
+    atomic_fetch_add_explicit(&deflating, by, memory_order_relaxed);
+}
+
+/* ---- membership ------------------------------------------------------------------------------- */
+
+static struct loop_rooms *table_of(const struct kiln_ws *ws)
+{
+    CHECK(loop_index(ws->loop) < LOOPS_MAX);
+    return &tables[loop_index(ws->loop)];
+}
+
+static struct room *room_open(struct loop_rooms *table, struct str name)
+{
+    struct room *room = map_get(&table->rooms, name);
+    if (room != NULL) {
+        return room;
+    }
+    room = malloc(sizeof *room + name.len);
+    if (room == NULL) {
+        return NULL;
+    }
+    char *text = (char *)(room + 1);
+    memcpy(text, name.ptr, name.len);
+    room->name = (struct str){text, name.len};
+    list_init(&room->members);
+    if (!map_put(&table->rooms, name, room, NULL)) {
+        free(room);
+        return NULL;
+    }
+    return room;
+}
+
+static void room_close_if_empty(struct loop_rooms *table, struct room *room)
+{
+    if (list_is_empty(&room->members)) {
+        map_remove(&table->rooms, room->name);
+        free(room);
+    }
+}
+
+enum room_result rooms_join(struct kiln_ws *ws, struct str name)
+{
+    if (name.len == 0 || name.len > ROOM_NAME_MAX) {
+        return ROOM_INVALID;
+    }
+    unsigned count = 0;
+    for (struct room_member *m = ws->rooms; m != NULL; m = m->next) {
+        if (str_eq(m->room->name, name)) {
+            return ROOM_OK;
+        }
+        count++;
+    }
+    struct loop_rooms *table = table_of(ws);
+    struct room_member *member = count < ROOM_SUBSCRIPTIONS_MAX ? malloc(sizeof *member) : NULL;
+    struct room *room = member != NULL ? room_open(table, name) : NULL;
+    if (room == NULL) {
+        free(member);
+        return ROOM_MEMORY;
+    }
+    *member = (struct room_member){.room = room, .ws = ws, .next = ws->rooms};
+    ws->rooms = member;
+    list_append(&room->members, &member->node);
+    atomic_store_explicit(&table->loop, ws->loop, memory_order_release);
+    atomic_fetch_add(&table->members, 1);
+    return ROOM_OK;
+}
+
+static void remove_member(struct loop_rooms *table, struct room_member *member)
+{
+    list_remove(&member->node);
+    room_close_if_empty(table, member->room);
+    atomic_fetch_sub(&table->members, 1);
+    free(member);
+}
+
+enum room_result rooms_leave(struct kiln_ws *ws, struct str name)
+{
+    for (struct room_member **at = &ws->rooms; *at != NULL; at = &(*at)->next) {
+        struct room_member *member = *at;
+        if (str_eq(member->room->name, name)) {
+            *at = member->next;
+            remove_member(table_of(ws), member);
+            return ROOM_OK;
+        }
+    }
+    return ROOM_ABSENT;
+}
+
+void rooms_leave_all(struct kiln_ws *ws)
+{
+    while (ws->rooms != NULL) {
+        struct room_member *member = ws->rooms;
+        ws->rooms = member->next;
+        remove_member(table_of(ws), member);
+    }
+    while (ws->late != NULL) {
+        struct room_late *late = ws->late;
+        ws->late = late->next;
+        unref(late->message);
+        free(late);
+    }
+}
+
+void rooms_loop_free(struct loop *loop)
+{
+    struct loop_rooms *table = &tables[loop_index(loop)];
+    atomic_store(&table->loop, NULL);
+    CHECK(table->rooms.count == 0);
+    map_free(&table->rooms);
+    table->rooms = (struct map){0};
+}
+
+/* ---- delivery ------------------------------------------------------------------------------------ */
+
+static void put(struct kiln_ws *ws, struct message *message)
+{
+    bool packed = message->packed != NULL && ws_shared_bits(&ws->core) >= SHARED_BITS;
+    const uint8_t *bytes = packed ? message->packed : message->plain;
+    size_t len = packed ? message->packed_len : message->plain_len;
+    if (packed) {
+        ws_shared_sent(&ws->core);
+    }
+    ws->message_s = websocket_now_s(ws);
+    metric_add(METRIC_WEBSOCKET_MESSAGES_SENT, 1);
+    if (len < COPY_BELOW) {
+        conn_write(ws->conn, bytes, len);
+        return;
+    }
+    atomic_fetch_add_explicit(&message->refs, 1, memory_order_relaxed);
+    conn_write_ref(ws->conn, bytes, len, unref, message);
+}
+
+static void put_late(struct kiln_ws *ws, struct message *message)
+{
+    struct room_late *late = malloc(sizeof *late);
+    if (late == NULL) {
+        websocket_abort(ws);
+        return;
+    }
+    *late = (struct room_late){.message = message};
+    atomic_fetch_add_explicit(&message->refs, 1, memory_order_relaxed);
+    struct room_late **at = &ws->late;
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = late;
+}
+
+void rooms_send_late(struct kiln_ws *ws)
+{
+    while (ws->late != NULL && websocket_is_open(ws) && ws_takes_shared(&ws->core)) {
+        struct room_late *late = ws->late;
+        ws->late = late->next;
+        put(ws, late->message);
+        unref(late->message);
+        free(late);
+    }
+}
+
+static void send_to(struct kiln_ws *ws, struct message *message, size_t limit)
+{
+    if (!websocket_is_open(ws) || ws->id == message->except) {
+        return;
+    }
+    if (websocket_pending(ws) > limit) {
+        metric_add(METRIC_WEBSOCKETS_TOO_SLOW, 1);
+        websocket_close(ws, WS_CLOSE_TRY_LATER, "too slow", 8);
+    } else if (ws_takes_shared(&ws->core)) {
+        put(ws, message);
+    } else {
+        put_late(ws, message);
+    }
+}
+
+static void deliver(struct task *task)
+{
+    struct delivery *delivery = CONTAINER_OF(task, struct delivery, task);
+    struct message *message = delivery->message;
+    struct room *room = map_get(&delivery->table->rooms, message->room);
+    if (room != NULL) {
+        struct loop *loop = atomic_load_explicit(&delivery->table->loop, memory_order_relaxed);
+        size_t limit = (size_t)config_hold_current(loop)->web_socket_send_queue;
+        LIST_EACH(node, &room->members) {
+            send_to(LIST_ENTRY(node, struct room_member, node)->ws, message, limit);
+        }
+    }
+    unref(message);
+}
+
+/* ---- publishing ------------------------------------------------------------------------------------ */
+
+static bool pack(struct ws_frame *frame, enum ws_opcode opcode, const void *data, size_t len)
+{
+    struct loop *loop = loop_self();
+    if (loop == NULL || atomic_load_explicit(&deflating, memory_order_relaxed) == 0 ||
+        len < (size_t)config_hold_current(loop)->web_socket_compress_min) {
+        return false; /* on the pool there is no context at hand: it goes as it is */
+    }
+    return ws_shared_make(websocket_pool(loop), SHARED_BITS, frame, opcode, data, len);
+}
+
+static struct message *message_create(struct str name, enum ws_opcode opcode, const void *data, size_t len)
+{
+    struct ws_frame plain;
+    struct ws_frame packed = {0};
+    bool has_packed = pack(&packed, opcode, data, len);
+    ws_plain_make(&plain, opcode, data, len);
+    size_t plain_len = ws_frame_size(&plain);
+    size_t packed_len = has_packed ? ws_frame_size(&packed) : 0;
+    struct message *message = malloc(sizeof *message + plain_len + packed_len + name.len);
+    if (message == NULL) {
+        return NULL;
+    }
+    uint8_t *at = message->bytes;
+    ws_frame_copy(&plain, at);
+    message->plain = at;
+    message->plain_len = plain_len;
+    at += plain_len;
+    message->packed = has_packed ? at : NULL;
+    message->packed_len = packed_len;
+    if (has_packed) {
+        ws_frame_copy(&packed, at);
+        at += packed_len;
+    }
+    memcpy(at, name.ptr, name.len);
+    message->room = (struct str){(const char *)at, name.len};
+    atomic_init(&message->refs, 1);
+    return message;
+}
+
+static bool elsewhere; /* set before endpoints run */
+
+void rooms_are_elsewhere(void)
+{
+    elsewhere = true;
+}
+
+enum room_result rooms_publish(struct str name, enum ws_opcode opcode, const void *data, size_t len, uint64_t except)
+{
+    if (name.len == 0 || name.len > ROOM_NAME_MAX || (opcode != WS_TEXT && opcode != WS_BINARY) ||
+        (opcode == WS_TEXT && !ws_utf8_is_valid(data, len))) {
+        return ROOM_INVALID;
+    }
+    if (elsewhere) {
+        return ROOM_ELSEWHERE;
+    }
+    struct message *message = NULL;
+    for (unsigned i = 0; i < LOOPS_MAX; i++) {
+        struct loop_rooms *table = &tables[i];
+        if (atomic_load_explicit(&table->members, memory_order_relaxed) == 0) {
+            continue;
+        }
+        struct loop *loop = atomic_load_explicit(&table->loop, memory_order_acquire);
+        if (loop == NULL) {
+            continue;
+        }
+        if (message == NULL) {
+            message = message_create(name, opcode, data, len);
+            if (message == NULL) {
+                return ROOM_MEMORY;
+            }
+            message->except = except; /* before any loop has it */
+        }
+        atomic_fetch_add_explicit(&message->refs, 1, memory_order_relaxed);
+        message->deliveries[i] = (struct delivery){.task.run = deliver, .message = message, .table = table};
+        loop_post(loop, &message->deliveries[i].task);
+    }
+    if (message != NULL) {
+        unref(message);
+    }
+    return ROOM_OK;
+}

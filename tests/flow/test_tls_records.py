@@ -1,0 +1,178 @@
+"""TLS record by record: their sizes, what happens to forged ones, new keys, and bytes both ways in every suite."""
+
+import os
+import socket
+import ssl
+import subprocess
+
+import pytest
+
+from certificates import TlsStream, record_sizes
+from https import GET, connect, curl, fetch
+from kiln_server import PATIENCE, free_port, read_until, wait_for
+
+ECHO = """#include <kiln.h>
+int kiln_run(kiln_context *ctx, const char *path)
+{
+    static _Thread_local char block[65536];
+    long n;
+    while ((n = kiln_body_read(ctx, block, sizeof block)) > 0) {
+        kiln_write(ctx, block, (size_t)n);
+    }
+    return n < 0 ? 400 : 0;
+}
+"""
+BIG = os.urandom(1 << 20)
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+SUITES = {
+    "1.2": [
+        f"{key}-{cipher}"
+        for key in ("ECDHE-ECDSA", "ECDHE-RSA", "DHE-RSA")
+        for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305")
+    ],
+    "1.3": ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"],
+}
+
+
+@pytest.mark.parametrize("version,suite", [(v, s) for v, suites in SUITES.items() for s in suites])
+def test_bytes_both_ways_in_every_suite(https, ca, tmp_path, version, suite):
+    ca.install(tmp_path / "certs", "localhost", "localhost", kind="rsa", suffix="-rsa")
+    kiln = https(files={"index._c": ECHO, "big": BIG}, OptimizeEndpoints=False)
+    (tmp_path / "body").write_bytes(BIG)
+    choice = ["--tls13-ciphers", suite] if version == "1.3" else ["--tls-max", "1.2", "--ciphers", suite]
+    url = f"https://localhost:{kiln.tls_port}/"
+    for more in (["--data-binary", f"@{tmp_path / 'body'}", url], [url + "big"]):
+        answer = curl(kiln, "-v", "--http1.1", "--cacert", ca.cert, *choice, *more)
+        assert answer.stdout == BIG, answer.stderr
+        assert f"using TLSv{version} / {suite}".encode() in answer.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_begin_small_and_grow(https, ca, version):
+    """A client can use what fits into a packet when that packet comes; later, large records cost less."""
+    kiln = https(files={"big": BIG})
+    stream = TlsStream(kiln.tls_port, ca.context(version=VERSIONS[version]))
+    stream.received.clear()
+    stream.sendall(2 * GET.replace(b" / ", b" /big "))  # at once, so that it is not idle in between
+    data = b""
+    while data.count(BIG) < 2:
+        data += stream.recv(1 << 20)
+    stream.raw.close()
+    sizes = record_sizes(bytes(stream.received))
+    assert all(size <= 1400 for size in sizes[:8])
+    middle = next(i for i, size in enumerate(sizes) if size > 1400)
+    large = next(i for i, size in enumerate(sizes) if size > 4200)
+    assert 8 <= middle < large and sum(sizes[:middle]) < 16384 and sum(sizes[:large]) < 80_000
+    assert all(size <= 4200 for size in sizes[:large])
+    assert sum(size for size in sizes if size > 16384) > 2 * len(BIG) * 0.9
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("where", ["tag", "bytes", "kind", "length"])
+def test_a_forged_record_ends_its_connection_alone(https, ca, version, where):
+    kiln = https()
+    context = ca.context(version=VERSIONS[version])
+    with connect(kiln, ca.context()) as other:
+        stream = TlsStream(kiln.tls_port, context)
+        stream.sendall(GET)
+        read_until(stream, b"hello")
+        stream.tls.write(GET)
+        record = bytearray(stream.outgoing.read())
+        at, bit = {"tag": (-1, 1), "bytes": (20, 1), "kind": (0, 2), "length": (3, 0x80)}[where]
+        record[at] ^= bit
+        stream.raw.sendall(record)
+        with pytest.raises((ssl.SSLError, ConnectionResetError), match="(?i)alert|cut|reset"):
+            while stream.recv(4096):
+                pass
+        stream.raw.close()
+        assert fetch(other).endswith(b"hello")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_record_that_comes_byte_by_byte(https, ca, version):
+    kiln = https()
+    stream = TlsStream(kiln.tls_port, ca.context(version=VERSIONS[version]))
+    for request in (GET, GET):
+        stream.tls.write(request)
+        for byte in stream.outgoing.read():
+            stream.raw.sendall(bytes([byte]))
+        assert read_until(stream, b"hello").startswith(b"HTTP/1.1 200 ")
+    stream.raw.close()
+
+
+def test_keys_are_renewed_when_the_client_wants(https, ca):
+    kiln = https(files={"index.html": "hello", "big": BIG})
+    client = subprocess.Popen(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{kiln.tls_port}", "-servername", "localhost", "-CAfile", ca.cert, "-tls1_3"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )
+    said = bytearray()
+
+    def until(text):
+        while text not in said:
+            part = os.read(client.stdout.fileno(), 65536)
+            assert part, bytes(said)
+            said.extend(part)
+
+    def say(data):
+        client.stdin.write(data)
+        client.stdin.flush()
+
+    try:
+        until(b"Verify return code: 0 (ok)")
+        for letter in (b"K", b"k", b"K", b"K"):
+            del said[:]
+            say(letter + b"\n")
+            until(b"KEYUPDATE")
+            del said[:]
+            say(GET)
+            until(b"hello")
+        del said[:]
+        say(GET.replace(b" / ", b" /big "))
+        until(BIG)
+    finally:
+        client.kill()
+        client.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("length", [512, 4096])
+def test_the_length_of_records_that_a_client_asks_for(https, ca, length):
+    """RFC 6066, 4. openssl refuses longer records."""
+    kiln = https(files={"big": BIG})
+    answer = subprocess.run(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{kiln.tls_port}", "-servername", "localhost", "-CAfile", ca.cert, "-quiet",
+         "-ign_eof", "-maxfraglen", str(length)],
+        input=GET.replace(b" / ", b" /big ").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), capture_output=True, timeout=60,
+    )
+    assert answer.stdout.endswith(BIG), answer.stderr
+
+
+def kernel_makes_records() -> bool:
+    """The module tls is there, or comes when it is asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as s:
+        try:
+            s.setsockopt(socket.IPPROTO_TCP, 31, b"tls")  # TCP_ULP
+            return True
+        except OSError:
+            return False
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("version,suite", [(v, s) for v, suites in SUITES.items() for s in suites if "RSA" not in s])
+def test_large_files_by_the_kernel(https, ca, tmp_path, version, suite, wanted):
+    """Where the kernel makes TLS records they are the kernel's, and everywhere they arrive."""
+    admin = free_port()
+    kiln = https(files={"big": BIG, "index.html": "hello"}, KernelTls=wanted, AdminListen=f"127.0.0.1:{admin}")
+    choice = ["--tls13-ciphers", suite] if version == "1.3" else ["--tls-max", "1.2", "--ciphers", suite]
+    url = f"https://localhost:{kiln.tls_port}/"
+    # Two large files on one connection, and what is small between and behind them.
+    urls = [url + "big", url, url + "big", url + "missing"]
+    answer = curl(kiln, "--http1.1", "--cacert", ca.cert, *choice, *urls)
+    assert answer.stdout.startswith(BIG + b"hello" + BIG), answer.stderr
+
+    def count():
+        text = curl(kiln, f"http://127.0.0.1:{admin}/metrics").stdout.decode()
+        return {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if line.startswith("kiln_tls_")}
+
+    wait_for(lambda: count()["kiln_tls_handshakes_total"] == 1, "the figures")
+    assert count()["kiln_tls_kernel_total"] == (wanted and kernel_makes_records())

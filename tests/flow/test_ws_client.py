@@ -1,0 +1,413 @@
+"""The WebSocket client of libkilnws, by its program `kiln ws`, against independent servers and through proxies."""
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import zlib
+
+import pytest
+import websockets
+
+from kiln_server import build_dir
+from websocket import KEY, RawSocket, cases, frame, mask
+from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, echo, kiln_ws
+
+
+def server_context(ca, tmp_path, *names, client_ca=None):
+    chain, key = ca.pair(*names)
+    path = tmp_path / "server.pem"
+    path.write_text(chain + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca.cert)
+    return context
+
+
+# ---- a server of python3-websockets ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["-d"]])
+def test_lines_to_and_fro(options):
+    with PythonServer(echo) as server:
+        code, out, err = kiln_ws(*options, "-w", "1", f"ws://127.0.0.1:{server.port}/", data="eins\nzwei ä\n\nlast".encode())
+        assert (code, out.decode(), err) == (0, "eins\nzwei ä\n\nlast\n", "")
+
+
+def test_bytes_in_pipes_come_back_whole():
+    async def swallow_then_answer(ws):
+        got = b""
+        async for message in ws:
+            got += message
+            if len(got) >= size:
+                await ws.send(got)
+                await ws.close(1000)
+
+    size = 8 << 20
+    data = os.urandom(1 << 20) * 8
+    with PythonServer(swallow_then_answer) as server:
+        code, out, err = kiln_ws("-b", "-d", "-w", -1, f"ws://127.0.0.1:{server.port}/", data=data)
+        assert code == 0 and out == data, err
+
+
+def test_headers_subprotocol_origin_and_user_are_sent():
+    seen = {}
+
+    async def look(ws):
+        headers = ws.request.headers if hasattr(ws, "request") else ws.request_headers
+        seen.update({name.lower(): value for name, value in headers.raw_items()})
+        seen["path"] = ws.path if hasattr(ws, "path") else ws.request.path
+        await ws.send(ws.subprotocol)
+
+    with PythonServer(look, subprotocols=["v9", "v1"]) as server:
+        code, out, _ = kiln_ws("-H", "X-One: 1", "-s", "v1", "-s", "v2", "-o", "http://page", "-w", -1, f"ws://me:se%20cret@127.0.0.1:{server.port}/a/b?c=d#e")
+    assert (code, out) == (0, b"v1\n"), "the one that both know"
+    assert seen["x-one"] == "1" and seen["origin"] == "http://page" and seen["path"] == "/a/b?c=d"
+    assert seen["authorization"] == "Basic bWU6c2UgY3JldA==" and seen["host"] == f"127.0.0.1:{server.port}"
+
+
+def test_closing_codes_become_exit_codes():
+    async def close_by_path(ws):
+        await ws.send("last word")
+        path = ws.path if hasattr(ws, "path") else ws.request.path
+        await ws.close(int(path[1:]), "because")
+
+    with PythonServer(close_by_path) as server:
+        for wanted, status in ((1000, 0), (1001, 0), (1011, 3), (4000, 3)):
+            code, out, err = kiln_ws("-w", -1, f"ws://127.0.0.1:{server.port}/{wanted}")
+            assert (code, out) == (status, b"last word\n"), "the last message before a close is not lost"
+            assert (f"closed with {wanted}: because" in err) == (status != 0)
+
+
+def test_pings_are_told_and_lines_with_a_slash_are_commands():
+    with PythonServer(echo) as server:
+        code, out, err = kiln_ws("--slash", f"ws://127.0.0.1:{server.port}/", data=b"/ping abc\nword\n/close 3000 enough\n")
+        assert code == 3 and "closed with 3000" in err
+        code, out, err = kiln_ws("-P", "0.01", "-w", "0.3", "-v", "-t", f"ws://127.0.0.1:{server.port}/", data=b"word\n")
+        assert code == 0 and out == b"word\n" and "pong after" in err and "handshake" in err and "status 101" in err
+
+
+def test_reconnection():
+    lives = []
+
+    async def die_twice(ws):
+        lives.append(1)
+        await ws.send(f"life {len(lives)}")
+        if len(lives) < 3:
+            ws.transport.abort()
+        else:
+            await ws.close(1000)
+
+    with PythonServer(die_twice) as server:
+        url = f"ws://127.0.0.1:{server.port}/"
+        code, out, err = kiln_ws("--reconnect=5", "-w", -1, url)
+        assert code == 0 and out.splitlines()[-1] == b"life 3", err
+        assert len(lives) == 3
+
+
+# ---- what cannot be connected ------------------------------------------------------------------------------------
+
+
+def test_refusals_are_told_in_words():
+    class Server(Threads):
+        def serve(self, connection):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += connection.recv(65536)
+            connection.sendall(self.text)
+
+    with Server() as server:
+        for text, why in (
+            (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "403 Forbidden"),
+            (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n", "Sec-WebSocket-Accept is wrong"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
+            (b"", "without an answer"),
+            (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40000 + b"\r\n\r\n", "longer than 32 KB"),
+        ):
+            server.text = text
+            code, out, err = kiln_ws(f"ws://127.0.0.1:{server.port}/")
+            assert (code, out) == (1, b"") and why in err, err
+    code, _, err = kiln_ws(f"ws://127.0.0.1:{server.port}/")
+    assert code == 1 and "Connection refused" in err
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code, _, err = kiln_ws("--connect-timeout=0.2", f"ws://127.0.0.1:{silent.getsockname()[1]}/")
+    assert code == 1 and "no answer of the server: the time for connecting is over" in err
+
+
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        (["http2://x/"], "scheme"),
+        (["ws://"], "host is missing"),
+        (["ws://x:70000/"], "port"),
+        (["ws://x/a b"], "blank"),
+        (["-H", "no colon", "ws://x/"], "colon is missing"),
+        (["-H", "Host: x", "ws://x/"], "belongs to"),
+        (["-H", "A: b\r\nC: d", "ws://x/"], "forbidden character"),
+        (["-s", "a,b", "ws://x/"], "subprotocol"),
+        (["--proxy=ftp://p/", "ws://x/"], "proxy's scheme"),
+        ([], "which URL?"),
+        (["--wait=x", "ws://x/"], "no number"),
+    ],
+)
+def test_wrong_arguments(arguments, why):
+    code, _, err = kiln_ws(*arguments)
+    assert code == 2 and why in err, err
+
+
+def test_help_teaches():
+    code, out, _ = kiln_ws("--help")
+    assert code == 0
+    for word in (b"Examples", b"--proxy", b"--echo-server", b"--bench", b"--deflate", b"--timing"):
+        assert word in out
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------
+
+
+def test_certificates_are_verified(ca, tmp_path):
+    with PythonServer(echo, server_context(ca, tmp_path, "localhost", "127.0.0.1")) as server:
+        for host in ("localhost", "127.0.0.1"):
+            assert kiln_ws("-1", f"--ca={ca.cert}", "-x", "hi", f"wss://{host}:{server.port}/")[:2] == (0, b"hi\n")
+        code, out, err = kiln_ws("-1", "-x", "hi", f"wss://localhost:{server.port}/")
+        assert (code, out) == (1, b"") and "certificate is not accepted" in err
+        assert kiln_ws("-1", "--insecure", "-x", "hi", f"wss://localhost:{server.port}/")[:2] == (0, b"hi\n")
+        code, _, err = kiln_ws("-1", f"--ca={ca.cert}", "--server-name=other.example", f"wss://localhost:{server.port}/")
+        assert code == 1 and "certificate is not accepted" in err
+        code, _, err = kiln_ws("-1", f"--ca={tmp_path / 'absent.pem'}", f"wss://localhost:{server.port}/")
+        assert code == 1 and "absent.pem" in err
+
+
+def test_client_certificate(ca, tmp_path):
+    chain, key = ca.pair("person", client=True)
+    (tmp_path / "me.pem").write_text(chain)
+    (tmp_path / "me.key").write_text(key)
+    with PythonServer(echo, server_context(ca, tmp_path, "localhost", client_ca=ca)) as server:
+        url = f"wss://localhost:{server.port}/"
+        mine = [f"--cert={tmp_path / 'me.pem'}", f"--key={tmp_path / 'me.key'}"]
+        assert kiln_ws("-1", f"--ca={ca.cert}", *mine, "-x", "hi", url)[:2] == (0, b"hi\n")
+        assert kiln_ws("-1", f"--ca={ca.cert}", "-x", "hi", url)[:2] == (1, b"")
+
+
+# ---- proxies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind, scheme", [(HttpProxy, "http"), (SocksProxy, "socks5"), (SocksProxy, "socks5h")])
+def test_proxies(ca, tmp_path, kind, scheme):
+    with PythonServer(echo) as plain, PythonServer(echo, server_context(ca, tmp_path, "far.example")) as tls:
+        with kind() as proxy:
+            address = f"--proxy={scheme}://127.0.0.1:{proxy.port}"
+            assert kiln_ws("-1", "-x", "hi", address, f"ws://far.example:{plain.port}/")[:2] == (0, b"hi\n")
+            assert kiln_ws("-1", "-x", "hi", address, f"--ca={ca.cert}", f"wss://far.example:{tls.port}/")[:2] == (0, b"hi\n")
+            assert proxy.asked == [f"far.example:{plain.port}", f"far.example:{tls.port}"], "names are looked up there"
+        with kind("me", "p:w@") as proxy:
+            good = f"--proxy={scheme}://me:p%3Aw%40@127.0.0.1:{proxy.port}"
+            assert kiln_ws("-1", "-x", "hi", good, f"ws://far.example:{plain.port}/")[:2] == (0, b"hi\n")
+            for wrong in (f"--proxy={scheme}://me:wrong@127.0.0.1:{proxy.port}", f"--proxy={scheme}://127.0.0.1:{proxy.port}"):
+                code, out, err = kiln_ws("-1", "-x", "hi", wrong, f"ws://far.example:{plain.port}/")
+                assert (code, out) == (1, b"") and "user and" in err and "wrong" not in err
+
+
+# ---- the protocol, against a raw server -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_every_case_of_the_suite_as_a_client(ca, tmp_path, tls):
+    """tests/unit/ws/cases.def in the client's role: the server sends, `kiln ws --echo` answers."""
+    script = iter(list(cases()))
+    failures = []
+    context = server_context(ca, tmp_path, "localhost") if tls else None
+
+    def talk(peer):
+        try:
+            name, frames, answers, failure = current[0]
+            unmasked = [turn(one) for one in frames]
+            if not failure and (not answers or answers[-1][0] != 0x88):
+                unmasked.append(frame(0x88, b"\x03\xe8", masked=False))
+                answers = [*answers, (0x88, b"\x03\xe8")]
+            peer.connection.sendall(b"".join(unmasked))
+            got = []
+            while (one := peer.read()) is not None:
+                got.append(one)
+                if one[0] == 0x88 and tls:
+                    end_tls(peer.connection)
+                    break
+                if one[0] == 0x88:
+                    peer.connection.shutdown(socket.SHUT_WR)
+            if failure:
+                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), (name, got[-3:])
+            assert got == answers, (name, got[:3], answers[:3])
+        except AssertionError as error:
+            failures.append(error)
+
+    current = [None]
+    with RawServer(talk, context) as server:
+        url = f"{'wss' if tls else 'ws'}://localhost:{server.port}/"
+        for count, case in enumerate(script):
+            if tls and count % 5:
+                continue  # the same core; TLS only carries it
+            current[0] = case
+            kiln_ws("--echo", "--insecure", "-w", -1, url)
+            assert not failures, failures[0]
+        assert not [f for f in server.failures if isinstance(f, ConnectionResetError)], "never a reset"
+
+
+def end_tls(connection):
+    """shutdown() of Python's would let the next read see the records themselves."""
+    try:
+        connection.unwrap()
+    except (OSError, ValueError):
+        pass
+
+
+def turn(one: bytes) -> bytes:
+    """A frame of cases() with its masking the other way round."""
+    first, second = one[0], one[1]
+    n = second & 0x7F
+    at = 2 + (2 if n == 126 else 8 if n == 127 else 0)
+    if second & 0x80:
+        return bytes([first, n]) + one[2:at] + mask(one[at + 4 :], one[at : at + 4])
+    return bytes([first, n | 0x80]) + one[2:at] + KEY + mask(one[at:], KEY)
+
+
+def test_a_compression_bomb_is_cut_off():
+    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = (bomb.compress(bytes(1 << 28)) + bomb.flush(zlib.Z_SYNC_FLUSH))[:-4]
+    codes = []
+
+    def talk(peer):
+        peer.connection.sendall(frame(0xC2, bomb, masked=False))
+        while (one := peer.read()) is not None:
+            codes.append(int.from_bytes(one[1][:2], "big"))
+            peer.connection.shutdown(socket.SHUT_WR)
+
+    with RawServer(talk, headers=["Sec-WebSocket-Extensions: permessage-deflate"]) as server:
+        code, out, err = kiln_ws("-d", "--max-message=1000000", "-w", -1, f"ws://127.0.0.1:{server.port}/")
+        assert (code, out) == (3, b"") and "1009" in err
+    assert codes == [1009]
+
+
+def test_large_messages_and_the_limit():
+    big = os.urandom(1 << 20) * 64
+
+    async def send_big(ws):
+        await ws.send(big)
+        await ws.close(1000)
+
+    with PythonServer(send_big, compression=None) as server:
+        code, out, err = kiln_ws("-w", -1, f"ws://127.0.0.1:{server.port}/")
+        assert code == 0 and out == big, err
+        code, out, err = kiln_ws("-w", -1, "--max-message=67108863", f"ws://127.0.0.1:{server.port}/")
+        assert (code, out) == (3, b"") and "1009" in err
+
+
+# ---- the echo server: the library in the server's role -------------------------------------------------------------------
+
+
+def raw(server, path="/", headers=(), connection=None):
+    return RawSocket(server, path, headers, connection=connection)
+
+
+@pytest.fixture(scope="module")
+def echo_server():
+    with EchoServer() as server:
+        yield server
+
+
+def test_every_case_of_the_suite_as_a_server(echo_server):
+    for name, frames, answers, failure in cases():
+        with raw(echo_server) as ws:
+            if not failure and (not answers or answers[-1][0] != 0x88):
+                frames.append(frame(0x88, b"\x03\xe8"))
+                answers.append((0x88, b"\x03\xe8"))
+            ws.send(b"".join(frames))
+            got = []
+            while (one := ws.read_frame()) is not None:
+                got.append(one)
+            if failure:
+                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), name
+            assert got == answers, name
+
+
+def test_python_node_and_curl_as_clients(echo_server):
+    async def talk():
+        async with websockets.connect(f"ws://127.0.0.1:{echo_server.port}/", max_size=None) as ws:
+            for message in ["", "Hello", "ä" * 70000, b"", os.urandom(3000000)]:
+                await ws.send(message)
+                assert await ws.recv() == message
+            await (await ws.ping(b"data"))
+        assert ws.close_code == 1000
+
+    asyncio.run(talk())
+    page = subprocess.run(["curl", "-s", "-m", "30", f"http://127.0.0.1:{echo_server.port}/"], capture_output=True)
+    assert b"echo server" in page.stdout
+    if shutil.which("node") and os.path.isdir("/usr/share/nodejs/ws"):
+        script = """
+            const ws = new (require("/usr/share/nodejs/ws"))(process.argv[1], {perMessageDeflate: {threshold: 0}});
+            ws.on("open", () => { ws.send("one"); ws.send(Buffer.alloc(100000, 7)); });
+            let got = 0;
+            ws.on("message", data => { got += data.length; if (got === 100003) ws.close(3001); });
+            ws.on("close", code => console.log(got, code));
+        """
+        run = subprocess.run(["node", "-e", script, f"ws://127.0.0.1:{echo_server.port}/"], capture_output=True, text=True, timeout=60)
+        assert run.stdout.split() == ["100003", "3001"], run.stderr
+
+
+def test_a_client_that_never_reads_costs_bounded_memory():
+    with EchoServer("--max-message=1048576") as server:
+        with raw(server) as ws:
+            ws.socket.settimeout(60)
+            message = frame(0x82, bytes(1 << 20))
+            try:
+                for _ in range(200):
+                    ws.send(message)
+            except OSError:
+                pass  # closed with 1008, and cut off after that
+        assert build_dir().name != "build" or server.memory_kb() < 500000, "64 MiB may wait, not 200"
+        with raw(server) as ws:
+            pings = frame(0x89, b"x" * 125) * 1000
+            ws.socket.setblocking(False)
+            sent = 0
+            while sent < 64 << 20:
+                try:
+                    sent += ws.socket.send(pings)
+                except BlockingIOError:
+                    break
+            with raw(server) as other:
+                other.text("still here")
+                assert other.read_text() == "still here"
+
+
+def test_bench_and_many_connections(echo_server):
+    code, out, err = kiln_ws("--bench", "--connections=200", "--messages=4000", f"ws://127.0.0.1:{echo_server.port}/", timeout=120)
+    assert code == 0 and b"4000 messages of 20 bytes over 200 connections" in out, err
+
+
+def test_half_a_handshake_and_garbage_end_alone(echo_server):
+    for bytes_ in (b"GET / HTTP/1.1\r\nHost: x\r\n", b"\x16\x03\x01\x02\x00", b"POST / HTTP/1.1\r\n\r\n", b"A" * 70000):
+        with echo_server.connect() as connection:
+            try:
+                connection.sendall(bytes_)
+                connection.shutdown(socket.SHUT_WR)
+                answer = connection.recv(65536)
+            except OSError:
+                answer = b""
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_wss_echo_with_a_self_signed_certificate(ca, tmp_path):
+    chain, key = ca.pair("localhost")
+    (tmp_path / "c.pem").write_text(chain)
+    (tmp_path / "k.pem").write_text(key)
+    with EchoServer(f"--cert={tmp_path / 'c.pem'}", f"--key={tmp_path / 'k.pem'}") as server:
+        data = os.urandom(1 << 20)
+        code, out, err = kiln_ws("-b", "-d", f"--ca={ca.cert}", "-w", 2, server.url, data=data)
+        assert (code, out) == (0, data), err
+        assert server.url.startswith("wss://")

@@ -1,0 +1,1 @@
+#pragma comment(option, "-run")

@@ -1,0 +1,223 @@
+"""What carries a WebSocket of tests: TCP, TLS, or a stream of HTTP/2 (RFC 8441) over either.
+
+    ws = open_socket("h2-tls", kiln, "/echo")      # a RawSocket on any of WIRES
+
+H2Connection is python3-h2, which checks everything that the server sends; H2Stream looks like a socket.
+"""
+
+import select
+import socket
+import ssl
+import threading
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+
+from kiln_server import PATIENCE
+from websocket import RawSocket
+
+WIRES = ["plain", "tls", "h2", "h2-tls"]
+
+
+def connect(kiln, tls: bool, protocol: str):
+    if not tls:
+        return kiln.connect()
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([protocol])
+    raw = socket.create_connection(("127.0.0.1", kiln.tls_port), PATIENCE)
+    return context.wrap_socket(raw, server_hostname="localhost")
+
+
+class H2Connection:
+    def __init__(self, kiln, tls=False):
+        self.tls = tls
+        self.socket = connect(kiln, tls, "h2")
+        self.host = f"127.0.0.1:{kiln.tls_port if tls else kiln.port}"
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.lock = threading.RLock()
+        self.streams = {}
+        self.raw = bytearray()
+        self.goaways = 0
+        self.ended = False
+        self.h2.initiate_connection()
+        self.h2.increment_flow_control_window(1 << 30)  # of the connection: streams have their own
+        self.flush()
+        self.wait(lambda: self.h2.remote_settings.enable_connect_protocol == 1)
+
+    def flush(self):
+        with self.lock:
+            self.socket.settimeout(PATIENCE)
+            data = self.h2.data_to_send()
+            if data:
+                self.socket.sendall(data)
+
+    def wait(self, condition, timeout=PATIENCE):
+        """Takes what comes until the condition holds, for any of several threads."""
+        while True:
+            with self.lock:
+                if condition():
+                    return
+                assert not self.ended, "the server closed the connection"
+                self._take()
+                if condition():
+                    return
+            pending = self.tls and self.socket.pending() > 0
+            if not pending and not select.select([self.socket], [], [], min(timeout, 0.2))[0]:
+                timeout -= 0.2
+                if timeout <= 0:
+                    raise TimeoutError
+
+    def _take(self):
+        self.socket.settimeout(0)
+        try:
+            data = self.socket.recv(262144)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return
+        self.ended = not data
+        for event in self.h2.receive_data(self._without_goaway(data)) if data else ():
+            stream = self.streams.get(getattr(event, "stream_id", None))
+            if stream is not None:
+                stream.event(event)
+        self.flush()
+
+    def _without_goaway(self, data):
+        """python3-h2 takes a GOAWAY for the end, where streams may go on."""
+        self.raw += data
+        out = b""
+        while len(self.raw) >= 9 and len(self.raw) >= 9 + int.from_bytes(self.raw[:3], "big"):
+            n = 9 + int.from_bytes(self.raw[:3], "big")
+            if self.raw[3] == 7:
+                self.goaways += 1
+            else:
+                out += self.raw[:n]
+            del self.raw[:n]
+        return out
+
+    def stream(self, path, headers=(), protocol="websocket", version="13", **more):
+        return H2Stream(self, path, headers, protocol, version, **more)
+
+    def close(self):
+        self.socket.close()
+
+
+class H2Stream:
+    def __init__(self, connection, path, headers, protocol, version, end=False):
+        self.connection = connection
+        self.buffer = bytearray()
+        self.unread = 0  # bytes for which the window was not opened again
+        self.headers = None
+        self.ended = False
+        self.done = False  # our side is
+        self.reset = None
+        self.own = False  # the connection is nobody else's
+        self.timeout = PATIENCE
+        with connection.lock:
+            self.id = connection.h2.get_next_available_stream_id()
+            connection.streams[self.id] = self
+            head = [
+                (":method", "CONNECT"),
+                (":protocol", protocol),
+                (":scheme", "https" if connection.tls else "http"),
+                (":path", path),
+                (":authority", connection.host),
+                ("sec-websocket-version", version),
+            ]
+            lines = [tuple(line.split(": ", 1)) for line in headers]
+            connection.h2.send_headers(self.id, head + [(name.lower(), value) for name, value in lines], end_stream=end)
+            connection.flush()
+
+    def event(self, event):
+        if isinstance(event, h2.events.ResponseReceived):
+            self.headers = dict(event.headers)
+        elif isinstance(event, h2.events.DataReceived):
+            self.buffer += event.data
+            self.unread += event.flow_controlled_length
+        elif isinstance(event, h2.events.StreamEnded):
+            self.ended = True
+        elif isinstance(event, h2.events.StreamReset):
+            self.reset = event.error_code
+
+    def answer(self):
+        self.connection.wait(lambda: self.headers is not None or self.reset is not None)
+        return self.headers
+
+    # ---- as a socket ----
+    def settimeout(self, seconds):
+        self.timeout = seconds
+
+    def sendall(self, data):
+        c, at = self.connection, 0
+        while at < len(data):
+            c.wait(lambda: self.reset is not None or c.h2.local_flow_control_window(self.id) > 0, self.timeout)
+            with c.lock:
+                if self.reset is not None:
+                    raise ConnectionResetError
+                n = min(c.h2.local_flow_control_window(self.id), c.h2.max_outbound_frame_size, len(data) - at)
+                if n > 0:
+                    c.h2.send_data(self.id, bytes(data[at : at + n]))
+                    at += n
+                    c.flush()
+
+    def recv(self, size):
+        c = self.connection
+        c.wait(lambda: self.buffer or self.ended or self.reset is not None, self.timeout)
+        with c.lock:
+            if not self.buffer and not self.ended:
+                raise ConnectionResetError(f"RST_STREAM {self.reset}")
+            data = bytes(self.buffer[:size])
+            del self.buffer[:size]
+            if self.unread:
+                c.h2.acknowledge_received_data(self.unread, self.id)
+                self.unread = 0
+                c.flush()
+            return data
+
+    def end(self):
+        self.done = True
+        with self.connection.lock:
+            self.connection.h2.end_stream(self.id)
+            self.connection.flush()
+
+    def setsockopt(self, *_):
+        pass
+
+    def close(self):
+        c = self.connection
+        if self.own:
+            c.close()
+        elif self.reset is None and not c.ended and not (self.ended and self.done):
+            with c.lock:
+                c.h2.reset_stream(self.id, 8)
+                c.flush()
+
+
+class H2Socket(RawSocket):
+    """A RawSocket in a stream: of its own connection, or of the one given."""
+
+    def __init__(self, server, path, headers=(), first=b"", connection=None, tls=False, **more):
+        self.socket = (connection or H2Connection(server, tls)).stream(path, headers, **more)
+        self.socket.own = connection is None
+        self.buffer = bytearray()
+        if first:
+            self.socket.sendall(first)
+        answer = self.socket.answer()
+        self.status = int(answer[":status"]) if answer else None
+        self.headers = answer
+
+    def read_frame(self):
+        got = super().read_frame()
+        if got is None and self.socket.reset is None:
+            if not self.socket.done:  # an orderly end, as TCP's
+                self.socket.end()
+        return got
+
+
+def open_socket(wire, kiln, path, headers=(), first=b""):
+    if wire.startswith("h2"):
+        return H2Socket(kiln, path, headers, first, tls=wire == "h2-tls")
+    connection = connect(kiln, wire == "tls", "http/1.1")
+    return RawSocket(kiln, path, headers, first, connection=connection, port=kiln.tls_port if wire == "tls" else None)

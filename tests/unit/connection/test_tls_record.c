@@ -1,0 +1,437 @@
+/* Records of TLS: RFC 8448's trace, all formats, what is refused, and what is no data. */
+#include "connection/hex.h"
+#include "connection/tls_private.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const struct {
+    int nid;
+    bool tls13;
+} suites[] = {
+    {NID_aes_128_gcm, true},  {NID_aes_256_gcm, true},  {NID_chacha20_poly1305, true},
+    {NID_aes_128_gcm, false}, {NID_aes_256_gcm, false}, {NID_chacha20_poly1305, false},
+};
+enum { SUITES = sizeof suites / sizeof suites[0] };
+
+static void set(struct record_way *way, const struct record_format *format, bool seal)
+{
+    uint8_t key[32];
+    uint8_t iv[RECORD_IV];
+    memset(key, 7, sizeof key);
+    memset(iv, 9, sizeof iv);
+    memset(way->secret, 5, sizeof way->secret);
+    assert_true(record_way_set(way, format, key, iv, seal));
+}
+
+static size_t seal(struct record_way *way, const struct record_format *format, uint8_t type, const void *data,
+                   size_t len, uint8_t *out)
+{
+    struct iovec vector = {(void *)(uintptr_t)data, len};
+    size_t made = record_seal(way, format, type, &vector, len, out);
+    enum tls_alert alert;
+    assert_true(made > len && made <= len + RECORD_AROUND);
+    assert_int_equal(record_length(format, out, &alert), made);
+    return made;
+}
+
+/* RFC 8448, 3: the client's first application data. */
+static void as_in_rfc_8448(void **state)
+{
+    (void)state;
+    const struct record_format *format = record_format_find(NID_aes_128_gcm, true);
+    uint8_t key[16];
+    uint8_t iv[RECORD_IV];
+    uint8_t expected[72];
+    uint8_t data[50];
+    uint8_t out[sizeof data + RECORD_AROUND];
+    struct record_way way = {0};
+    assert_true(hex_read(STR("17422dda596ed5d9acd890e3c63f5051"), key));
+    assert_true(hex_read(STR("5b78923dee08579033e523d9"), iv));
+    assert_true(hex_read(
+        STR("1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20441e2b6297"
+            "4e1f5a6292a2977014bd1e3deae63aeebb21694915e4"),
+        expected));
+    for (uint8_t i = 0; i < sizeof data; i++) {
+        data[i] = i;
+    }
+    assert_true(record_way_set(&way, format, key, iv, true));
+    assert_int_equal(seal(&way, format, RECORD_DATA, data, sizeof data, out), sizeof expected);
+    assert_memory_equal(out, expected, sizeof expected);
+    record_way_free(&way);
+}
+
+static void every_format_opens_what_it_sealed(void **state)
+{
+    (void)state;
+    static uint8_t data[RECORD_MAX];
+    static uint8_t record[RECORD_MAX + RECORD_AROUND];
+    static uint8_t opened[RECORD_MAX + RECORD_AROUND];
+    for (size_t i = 0; i < sizeof data; i++) {
+        data[i] = (uint8_t)(i * 31);
+    }
+    for (size_t s = 0; s < SUITES; s++) {
+        const struct record_format *format = record_format_find(suites[s].nid, suites[s].tls13);
+        struct record_way out = {0};
+        struct record_way in = {0};
+        set(&out, format, true);
+        set(&in, format, false);
+        static const size_t sizes[] = {0, 1, 15, 16, 17, 1369, 4096, RECORD_MAX};
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            size_t half = sizes[i] / 3;
+            struct iovec pieces[] = {{data, half}, {data, 0}, {data + half, sizes[i] - half}};
+            size_t len = record_seal(&out, format, RECORD_DATA, pieces, sizes[i], record);
+            size_t opened_len;
+            uint8_t type;
+            assert_true(len > 0);
+            assert_int_equal(record_open(&in, format, record, len, opened, &opened_len, &type), ALERT_NONE);
+            assert_int_equal(type, RECORD_DATA);
+            assert_int_equal(opened_len, sizes[i]);
+            assert_memory_equal(opened, data, sizes[i]);
+        }
+        record_way_free(&out);
+        record_way_free(&in);
+    }
+}
+
+static void what_was_touched_does_not_open(void **state)
+{
+    (void)state;
+    uint8_t record[64 + RECORD_AROUND];
+    uint8_t opened[64 + RECORD_AROUND];
+    uint8_t data[64] = {0};
+    for (size_t s = 0; s < SUITES; s++) {
+        const struct record_format *format = record_format_find(suites[s].nid, suites[s].tls13);
+        struct record_way out = {0};
+        struct record_way in = {0};
+        set(&out, format, true);
+        size_t len = seal(&out, format, RECORD_DATA, data, sizeof data, record);
+        for (size_t at = 0; at < len; at++) {
+            bool counted = at != 3 && at != 4; /* of the length the caller made use */
+            size_t opened_len;
+            uint8_t type;
+            set(&in, format, false);
+            in.sequence = 0;
+            record[at] ^= 1;
+            if (counted) {
+                assert_int_equal(record_open(&in, format, record, len, opened, &opened_len, &type),
+                                 ALERT_BAD_RECORD_MAC);
+            }
+            record[at] ^= 1;
+        }
+        size_t opened_len;
+        uint8_t type;
+        in.sequence = 1; /* out of its turn */
+        assert_int_equal(record_open(&in, format, record, len, opened, &opened_len, &type), ALERT_BAD_RECORD_MAC);
+        record_way_free(&out);
+        record_way_free(&in);
+    }
+}
+
+static void lengths_and_types_have_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        bool tls13;
+        uint8_t head[RECORD_HEAD];
+        enum tls_alert alert;
+    } cases[] = {
+        {true, {23, 3, 3, 0, 17}, ALERT_NONE},
+        {true, {23, 3, 3, 0, 16}, ALERT_BAD_RECORD_MAC},
+        {true, {23, 3, 1, 0, 17}, ALERT_NONE}, /* the version is to be ignored */
+        {true, {23, 3, 3, 0x41, 0}, ALERT_NONE},
+        {true, {23, 3, 3, 0x41, 1}, ALERT_RECORD_OVERFLOW},
+        {true, {20, 3, 3, 0, 1}, ALERT_UNEXPECTED_MESSAGE},
+        {true, {21, 3, 3, 0, 2}, ALERT_UNEXPECTED_MESSAGE},
+        {true, {22, 3, 3, 0, 40}, ALERT_UNEXPECTED_MESSAGE},
+        {true, {'G', 'E', 'T', ' ', '/'}, ALERT_UNEXPECTED_MESSAGE},
+        {false, {23, 3, 3, 0, 24}, ALERT_NONE},
+        {false, {23, 3, 3, 0, 23}, ALERT_BAD_RECORD_MAC},
+        {false, {23, 3, 3, 0x48, 0}, ALERT_NONE},
+        {false, {23, 3, 3, 0x48, 1}, ALERT_RECORD_OVERFLOW},
+        {false, {24, 3, 3, 0, 40}, ALERT_UNEXPECTED_MESSAGE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        enum tls_alert alert;
+        size_t len = record_length(record_format_find(NID_aes_128_gcm, cases[i].tls13), cases[i].head, &alert);
+        assert_int_equal(alert, cases[i].alert);
+        assert_int_equal(len, alert == ALERT_NONE ? RECORD_HEAD + (cases[i].head[3] << 8 | cases[i].head[4]) : 0);
+    }
+}
+
+/* ---- a connection behind its handshake ------------------------------------------------------------------ */
+
+struct peers {
+    struct tls_loop *shared;
+    struct tls tls; /* the server's */
+    struct record_way out; /* the client's */
+    struct record_way in;
+    uint8_t to[2 * TLS_RECORD_ROOM + TLS_RECEIVE_BYTES];
+    size_t used;
+};
+
+static struct peers *begin(size_t suite)
+{
+    struct peers *p = calloc(1, sizeof *p);
+    p->shared = calloc(1, sizeof *p->shared);
+    p->shared->out_cap = 4096;
+    p->shared->out = malloc(p->shared->out_cap);
+    p->tls.shared = p->shared;
+    p->tls.format = record_format_find(suites[suite].nid, suites[suite].tls13);
+    p->tls.record_most = RECORD_MAX;
+    set(&p->tls.in, p->tls.format, false);
+    set(&p->tls.out, p->tls.format, true);
+    set(&p->out, p->tls.format, true);
+    set(&p->in, p->tls.format, false);
+    return p;
+}
+
+static void end(struct peers *p)
+{
+    record_way_free(&p->tls.in);
+    record_way_free(&p->tls.out);
+    record_way_free(&p->out);
+    record_way_free(&p->in);
+    free(p->tls.partial);
+    free(p->shared->out);
+    free(p->shared);
+    free(p);
+}
+
+/* As tls.c does it when bytes have come. */
+static bool arrive(struct peers *p, const uint8_t *data, size_t len)
+{
+    memcpy(p->shared->received + p->tls.partial_len, data, len);
+    if (p->tls.partial != NULL) {
+        memcpy(p->shared->received, p->tls.partial, p->tls.partial_len);
+    }
+    p->shared->in = p->shared->received;
+    p->shared->in_left = p->tls.partial_len + len;
+    free(p->tls.partial);
+    p->tls.partial = NULL;
+    p->tls.partial_len = 0;
+    return tls_input(&p->tls, p->to, sizeof p->to, &p->used);
+}
+
+static bool give(struct peers *p, uint8_t type, const void *data, size_t len)
+{
+    uint8_t record[256 + RECORD_AROUND];
+    return arrive(p, record, seal(&p->out, p->tls.format, type, data, len, record));
+}
+
+/* What the server has put out: an alert's description; -1 when there is something else or nothing. */
+static int alert_of(struct peers *p)
+{
+    uint8_t opened[256];
+    size_t len;
+    uint8_t type;
+    if (p->shared->out_len == 0 ||
+        record_open(&p->in, p->tls.format, p->shared->out, p->shared->out_len, opened, &len, &type) != ALERT_NONE ||
+        type != RECORD_ALERT || len != 2) {
+        return -1;
+    }
+    p->shared->out_len = 0;
+    return opened[1];
+}
+
+static void records_come_in_any_pieces(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SUITES; s++) {
+        struct peers *p = begin(s);
+        uint8_t wire[4 * (100 + RECORD_AROUND)];
+        size_t len = 0;
+        char data[100];
+        memset(data, 'x', sizeof data);
+        for (int i = 0; i < 4; i++) {
+            len += seal(&p->out, p->tls.format, RECORD_DATA, data, sizeof data, wire + len);
+        }
+        for (size_t at = 0; at < len; at++) {
+            assert_true(arrive(p, wire + at, 1));
+        }
+        assert_int_equal(p->used, 4 * sizeof data);
+        assert_null(p->tls.partial);
+        end(p);
+    }
+}
+
+static void alerts(void **state)
+{
+    (void)state;
+    static const uint8_t close[] = {1, 0};
+    static const uint8_t canceled[] = {1, 90};
+    static const uint8_t fatal[] = {2, 40};
+    for (size_t s = 0; s < SUITES; s++) {
+        struct peers *p = begin(s);
+        assert_true(give(p, RECORD_ALERT, canceled, 2));
+        assert_true(give(p, RECORD_DATA, "hello", 5));
+        assert_int_equal(p->used, 5);
+        assert_true(give(p, RECORD_ALERT, close, 2));
+        assert_true(p->tls.ended);
+        assert_true(give(p, RECORD_DATA, "more", 4)); /* nobody reads on */
+        assert_int_equal(p->used, 5);
+        end(p);
+        p = begin(s);
+        assert_false(give(p, RECORD_ALERT, fatal, 2));
+        assert_int_equal(p->shared->out_len, 0); /* no answer */
+        end(p);
+        p = begin(s);
+        assert_false(give(p, RECORD_ALERT, fatal, 1));
+        assert_int_equal(alert_of(p), ALERT_DECODE_ERROR);
+        end(p);
+    }
+}
+
+static void what_has_no_place_ends_the_connection(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SUITES; s++) {
+        struct peers *p = begin(s);
+        assert_false(give(p, RECORD_CHANGE_CIPHER, "\1", 1));
+        assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
+        end(p);
+    }
+    struct peers *p = begin(0);
+    uint8_t forged[40] = {23, 3, 3, 0, 35};
+    assert_false(arrive(p, forged, sizeof forged));
+    assert_int_equal(alert_of(p), ALERT_BAD_RECORD_MAC);
+    end(p);
+    p = begin(0);
+    assert_false(give(p, 0, "", 0)); /* zeros alone */
+    assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
+    end(p);
+}
+
+static void renegotiation_is_declined(void **state)
+{
+    (void)state;
+    struct peers *p = begin(3);
+    static const uint8_t hello[] = {1, 0, 0, 0};
+    assert_true(give(p, RECORD_HANDSHAKE, hello, sizeof hello));
+    assert_int_equal(alert_of(p), ALERT_NO_RENEGOTIATION);
+    assert_true(give(p, RECORD_DATA, "on", 2));
+    assert_int_equal(p->used, 2);
+    end(p);
+}
+
+static void nothing_for_long_ends_the_connection(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SUITES; s++) {
+        struct peers *p = begin(s);
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < TLS_NOTHINGS; i++) {
+                assert_true(give(p, RECORD_DATA, "", 0));
+            }
+            assert_true(give(p, RECORD_DATA, "x", 1));
+        }
+        for (int i = 0; i < TLS_NOTHINGS; i++) {
+            assert_true(give(p, RECORD_DATA, "", 0));
+        }
+        assert_false(give(p, RECORD_DATA, "", 0));
+        assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
+        end(p);
+    }
+}
+
+static void keys_are_updated(void **state)
+{
+    (void)state;
+    static const uint8_t update[] = {24, 0, 0, 1, 0};
+    static const uint8_t both[] = {24, 0, 0, 1, 1};
+    for (size_t s = 0; s < 3; s++) {
+        struct peers *p = begin(s);
+        const struct record_format *format = p->tls.format;
+        /* tls_keys_take() made the KDFs; without a handshake they are made here. */
+        tls_keys_begin();
+        assert_true(give(p, RECORD_HANDSHAKE, update, sizeof update));
+        assert_int_equal(p->shared->out_len, 0);
+        assert_true(tls_keys_update(&p->out, format, true));
+        assert_true(give(p, RECORD_DATA, "new", 3));
+        for (size_t i = 0; i < sizeof both; i++) { /* byte by byte, in records of their own */
+            assert_true(give(p, RECORD_HANDSHAKE, both + i, 1));
+        }
+        assert_true(tls_keys_update(&p->out, format, true));
+        assert_true(give(p, RECORD_DATA, "newer", 5));
+        assert_int_equal(p->used, 8);
+        uint8_t opened[64];
+        size_t len;
+        uint8_t type;
+        assert_int_equal(record_open(&p->in, format, p->shared->out, p->shared->out_len, opened, &len, &type),
+                         ALERT_NONE);
+        assert_int_equal(type, RECORD_HANDSHAKE);
+        assert_int_equal(len, sizeof update);
+        assert_memory_equal(opened, update, sizeof update);
+        p->shared->out_len = 0;
+        assert_true(tls_keys_update(&p->in, format, false));
+        assert_true(tls_put(&p->tls, RECORD_DATA, "ours", 4));
+        assert_int_equal(record_open(&p->in, format, p->shared->out, p->shared->out_len, opened, &len, &type),
+                         ALERT_NONE);
+        assert_int_equal(len, 4);
+        end(p);
+    }
+}
+
+static void broken_key_updates(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t len;
+        uint8_t bytes[6];
+        enum tls_alert alert;
+    } cases[] = {
+        {5, {24, 0, 0, 1, 2}, ALERT_ILLEGAL_PARAMETER},
+        {5, {24, 0, 0, 2, 0}, ALERT_DECODE_ERROR},
+        {6, {24, 0, 0, 1, 0, 24}, ALERT_UNEXPECTED_MESSAGE},
+        {4, {1, 0, 0, 0}, ALERT_UNEXPECTED_MESSAGE}, /* another message */
+        {0, {0}, ALERT_UNEXPECTED_MESSAGE}, /* RFC 8446, 5.1: no empty ones */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct peers *p = begin(0);
+        assert_false(give(p, RECORD_HANDSHAKE, cases[i].bytes, cases[i].len));
+        assert_int_equal(alert_of(p), cases[i].alert);
+        end(p);
+    }
+    struct peers *p = begin(0); /* data in the midst of one */
+    assert_true(give(p, RECORD_HANDSHAKE, "\30", 1));
+    assert_false(give(p, RECORD_DATA, "x", 1));
+    assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
+    end(p);
+}
+
+/* TLS 1.2: the nonce goes on from the one in OpenSSL's Finished. */
+static void finished_is_seen_among_what_is_sent(void **state)
+{
+    (void)state;
+    uint8_t flight[] = {22, 3, 3, 0, 2,  4,    0, /* a ticket, in the clear */
+                        20, 3, 3, 0, 1,  1, /* ChangeCipherSpec */
+                        22, 3, 3, 0, 10, 0xff, 0, 0, 0, 0, 0, 1, 2, 0xaa, 0xbb};
+    struct tls_opening opening = {0};
+    tls_keys_see_sent(&opening, flight, 7);
+    assert_false(opening.finished_sent);
+    tls_keys_see_sent(&opening, flight, sizeof flight);
+    assert_true(opening.finished_sent);
+    assert_true(opening.finished_iv == 0xff00000000000102);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_in_rfc_8448),
+        cmocka_unit_test(every_format_opens_what_it_sealed),
+        cmocka_unit_test(what_was_touched_does_not_open),
+        cmocka_unit_test(lengths_and_types_have_bounds),
+        cmocka_unit_test(records_come_in_any_pieces),
+        cmocka_unit_test(alerts),
+        cmocka_unit_test(what_has_no_place_ends_the_connection),
+        cmocka_unit_test(renegotiation_is_declined),
+        cmocka_unit_test(nothing_for_long_ends_the_connection),
+        cmocka_unit_test(keys_are_updated),
+        cmocka_unit_test(broken_key_updates),
+        cmocka_unit_test(finished_is_seen_among_what_is_sent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
