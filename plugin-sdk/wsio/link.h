@@ -125,8 +125,9 @@ void wslink_greet_step(struct link *link);
 
 /* Goes on as far as it can without waiting. */
 void wslink_step(struct link *link);
-/* The next message, until the next call; steps as well. `space` (may be NULL): LINK_INPUT + 1 bytes for the time
- * of the call, all of whose messages must be taken before another link uses it. */
+/* The next message, until the next call; steps as well. But a request is taken by wslink_step() alone, whose caller
+ * then answers it: taken here, after the caller has looked, it would never be. `space` (may be NULL): LINK_INPUT + 1
+ * bytes for the time of the call, all of whose messages must be taken before another link uses it. */
 enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_t *space);
 int wslink_fd(const struct link *link);
 int wslink_wants(const struct link *link);

@@ -395,7 +395,9 @@ enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_
 {
     enum { ROUNDS = 64 }; /* a flood of pings is no reason to forget others */
     take_nul_back(link);
-    wslink_step(link);
+    if (link->state != WSLINK_GREETING) {
+        wslink_step(link);
+    }
     unsigned rounds = 0;
     link->more = false;
     while (link->state == WSLINK_OPEN) {
