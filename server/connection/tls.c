@@ -163,7 +163,7 @@ static enum handshake_result handshake(struct conn *conn, struct tls *tls)
         }
     }
     shared->starved = false;
-    bool done = SSL_do_handshake(tls->opening->ssl) == 1;
+    bool done = tls_keys_shake(tls->opening);
     tls_keys_see_sent(tls->opening, shared->out, shared->out_len);
     if (!done && shared->starved) {
         return HANDSHAKE_WAITS;

@@ -181,7 +181,7 @@ static bool set_default_certificate(SSL_CTX *ctx, const struct cert_set *certs)
 /* The reference of `certs` is taken over on success. */
 static SSL_CTX *make(const struct config *config, struct cert_set *certs, struct str client_ca)
 {
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    SSL_CTX *ctx = SSL_CTX_new_ex(NULL, TLS_KDF_PROPERTIES, TLS_server_method());
     if (ctx == NULL || !set_profile(ctx, config) || !set_default_certificate(ctx, certs) ||
         !set_sessions(ctx, config, client_ca) ||
         (config->client_certificates != CLIENT_CERTIFICATES_NONE && !ask_clients(ctx, config, client_ca))) {
@@ -190,7 +190,6 @@ static SSL_CTX *make(const struct config *config, struct cert_set *certs, struct
     }
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
     SSL_CTX_set_read_ahead(ctx, 0); /* what follows a handshake is left to tls_input.c */
-    SSL_CTX_set_keylog_callback(ctx, tls_keys_logged);
     SSL_CTX_set_msg_callback(ctx, tls_keys_watch);
     SSL_CTX_set_tlsext_servername_callback(ctx, on_server_name);
     SSL_CTX_set_tlsext_status_cb(ctx, staple_callback);

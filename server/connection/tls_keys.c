@@ -1,10 +1,10 @@
 /* From a handshake to the keys of its records.
  *
- * TLS 1.3: OpenSSL tells each traffic secret in the moment in which it comes into use, by the callback that it
- * has for key logs; the keys are made from it as RFC 8446 (7.3) says, and so are the next ones after a
- * KeyUpdate (7.2). Nothing is written anywhere. TLS 1.2: the key block is made from the session's master
- * secret (RFC 5246, 6.3). */
-#include "connection/hex.h"
+ * TLS 1.3: each traffic secret is seen when it is derived (tls_kdf.h), which is when it comes into use; the keys are
+ * made from it as RFC 8446 (7.3) says, and so are the next ones after a KeyUpdate (7.2). TLS 1.2: the key block is
+ * made from the session's master secret (RFC 5246, 6.3). */
+#include "connection/hkdf.h"
+#include "connection/tls_kdf.h"
 #include "connection/tls_private.h"
 
 #include <openssl/core_names.h>
@@ -12,126 +12,74 @@
 #include <openssl/kdf.h>
 #include <pthread.h>
 
-enum { RANDOM = 32, MASTER = 48, LABEL_MAX = 32, KEY_BLOCK_MAX = 2 * (32 + RECORD_IV) };
+enum { RANDOM = 32, MASTER = 48, KEY_BLOCK_MAX = 2 * (32 + RECORD_IV) };
 
-static EVP_MAC *hmac;
 static EVP_KDF *prf;
 static pthread_once_t kdf_once = PTHREAD_ONCE_INIT;
 
-static void fetch_kdfs(void)
+static void fetch_kdf(void)
 {
-    hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
     prf = EVP_KDF_fetch(NULL, "TLS1-PRF", NULL);
-    CHECK(hmac != NULL && prf != NULL);
+    CHECK(prf != NULL);
 }
 
 void tls_keys_begin(void)
 {
-    pthread_once(&kdf_once, fetch_kdfs);
+    pthread_once(&kdf_once, fetch_kdf);
+    tls_kdf_begin();
 }
 
 /* ---- TLS 1.3 --------------------------------------------------------------------------------------- */
 
-/* Makes keys of one suite. Its hash is looked up once for all of them, which is most of the work. */
-struct expander {
-    EVP_MAC_CTX *mac;
-    const char *digest;
-    size_t digest_len;
-    bool begun;
-};
-
-static struct expander begin_expander(const struct record_format *format)
+static bool begin_hkdf(struct hkdf *hkdf, const struct record_format *format)
 {
     /* Each suite of TLS 1.3 has its hash: SHA-384 with AES-256-GCM (RFC 8446, B.4). */
-    bool big = format->nid == NID_aes_256_gcm;
-    return (struct expander){EVP_MAC_CTX_new(hmac), big ? "SHA384" : "SHA256", big ? 48 : 32, false};
-}
-
-static void end_expander(struct expander *expander)
-{
-    EVP_MAC_CTX_free(expander->mac);
-    ERR_clear_error();
-}
-
-/* HKDF-Expand-Label with an empty context (RFC 8446, 7.1). What is asked for is never longer than the hash, so that
- * one HMAC makes it (RFC 5869, 2.3). */
-static bool expand(struct expander *expander, const uint8_t *secret, const char *label, uint8_t *out, size_t len)
-{
-    uint8_t info[4 + LABEL_MAX + 1];
-    uint8_t made[RECORD_SECRET_MAX];
-    size_t made_len = 0;
-    size_t label_len = strlen(label);
-    CHECK(label_len + 6 <= LABEL_MAX && len <= expander->digest_len);
-    info[0] = (uint8_t)(len >> 8);
-    info[1] = (uint8_t)len;
-    info[2] = (uint8_t)(6 + label_len);
-    memcpy(info + 3, "tls13 ", 6);
-    memcpy(info + 9, label, label_len);
-    info[9 + label_len] = 0;
-    info[10 + label_len] = 1; /* HKDF's counter */
-    OSSL_PARAM params[] = {
-        OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, (char *)(uintptr_t)expander->digest, 0),
-        OSSL_PARAM_construct_end(),
-    };
-    bool ok = expander->mac != NULL &&
-              EVP_MAC_init(expander->mac, secret, expander->digest_len, expander->begun ? NULL : params) == 1 &&
-              EVP_MAC_update(expander->mac, info, 11 + label_len) == 1 &&
-              EVP_MAC_final(expander->mac, made, &made_len, sizeof made) == 1 && made_len == expander->digest_len;
-    expander->begun = ok;
-    if (ok) {
-        memcpy(out, made, len);
-    }
-    OPENSSL_cleanse(made, sizeof made);
-    return ok;
+    return hkdf_begin(hkdf, format->nid == NID_aes_256_gcm ? STR("SHA384") : STR("SHA256"));
 }
 
 /* From way->secret. */
-static bool use_secret(struct record_way *way, const struct record_format *format, struct expander *expander, bool seal)
+static bool use_secret(struct record_way *way, const struct record_format *format, struct hkdf *hkdf, bool seal)
 {
     uint8_t key[32];
     uint8_t iv[RECORD_IV];
-    bool ok = expand(expander, way->secret, "key", key, format->key_len) &&
-              expand(expander, way->secret, "iv", iv, RECORD_IV) && record_way_set(way, format, key, iv, seal);
+    bool ok = hkdf_expand(hkdf, way->secret, STR("key"), STR_NONE, key, format->key_len) &&
+              hkdf_expand(hkdf, way->secret, STR("iv"), STR_NONE, iv, RECORD_IV) &&
+              record_way_set(way, format, key, iv, seal);
     OPENSSL_cleanse(key, sizeof key);
     return ok;
 }
 
 bool tls_keys_update(struct record_way *way, const struct record_format *format, bool seal)
 {
-    struct expander expander = begin_expander(format);
-    uint8_t next[RECORD_SECRET_MAX];
-    bool ok = expand(&expander, way->secret, "traffic upd", next, expander.digest_len);
-    if (ok) {
-        memcpy(way->secret, next, expander.digest_len);
-        way->sequence = 0;
-        ok = use_secret(way, format, &expander, seal);
+    struct hkdf hkdf;
+    if (!begin_hkdf(&hkdf, format)) {
+        return false;
     }
-    end_expander(&expander);
-    OPENSSL_cleanse(next, sizeof next);
+    way->sequence = 0;
+    bool ok = hkdf_expand(&hkdf, way->secret, STR("traffic upd"), STR_NONE, way->secret, hkdf.len) &&
+              use_secret(way, format, &hkdf, seal);
+    hkdf_end(&hkdf);
     return ok;
 }
 
-/* "LABEL client-random secret", in hexadecimal. */
-void tls_keys_logged(const SSL *ssl, const char *line)
+static void take_secret(struct tls_secrets *watch, bool of_client, const uint8_t *secret, size_t len)
 {
-    struct tls_opening *opening = SSL_get_app_data(ssl);
-    struct str rest = str_of(line);
-    struct str label = {rest.ptr, strcspn(line, " ")};
-    struct record_way *way = NULL;
-    if (str_eq(label, STR("CLIENT_TRAFFIC_SECRET_0"))) {
-        way = &opening->in;
-    } else if (str_eq(label, STR("SERVER_TRAFFIC_SECRET_0"))) {
-        way = &opening->out;
-    }
-    const char *hex = strrchr(line, ' ');
-    if (way == NULL || hex == NULL) {
-        return;
-    }
-    struct str secret = str_of(hex + 1);
-    if (secret.len <= (size_t)2 * RECORD_SECRET_MAX && hex_read(secret, way->secret)) {
-        opening->secrets++;
+    struct tls_opening *opening = CONTAINER_OF(watch, struct tls_opening, watch);
+    struct record_way *way = of_client ? &opening->in : &opening->out;
+    if (len <= RECORD_SECRET_MAX) {
+        memcpy(way->secret, secret, len);
         way->sequence = 0;
+        opening->secrets++;
     }
+}
+
+bool tls_keys_shake(struct tls_opening *opening)
+{
+    opening->watch.seen = take_secret;
+    tls_kdf_watch(&opening->watch);
+    bool done = SSL_do_handshake(opening->ssl) == 1;
+    tls_kdf_watch(NULL);
+    return done;
 }
 
 void tls_keys_watch(int sent, int version, int type, const void *data, size_t len, SSL *ssl, void *arg)
@@ -149,12 +97,14 @@ void tls_keys_watch(int sent, int version, int type, const void *data, size_t le
 
 static bool take_13(struct tls *tls, const struct tls_opening *opening)
 {
-    struct expander expander = begin_expander(tls->format);
+    struct hkdf hkdf;
     tls->in = opening->in;
     tls->out = opening->out;
-    bool ok = opening->secrets == 2 && use_secret(&tls->in, tls->format, &expander, false) &&
-              use_secret(&tls->out, tls->format, &expander, true);
-    end_expander(&expander);
+    if (opening->secrets != 2 || !begin_hkdf(&hkdf, tls->format)) {
+        return false;
+    }
+    bool ok = use_secret(&tls->in, tls->format, &hkdf, false) && use_secret(&tls->out, tls->format, &hkdf, true);
+    hkdf_end(&hkdf);
     return ok;
 }
 
@@ -209,9 +159,12 @@ bool tls_keys_of(const struct record_way *way, const struct record_format *forma
         memcpy(key, way->secret, format->key_len);
         return true;
     }
-    struct expander expander = begin_expander(format);
-    bool ok = expand(&expander, way->secret, "key", key, format->key_len);
-    end_expander(&expander);
+    struct hkdf hkdf;
+    if (!begin_hkdf(&hkdf, format)) {
+        return false;
+    }
+    bool ok = hkdf_expand(&hkdf, way->secret, STR("key"), STR_NONE, key, format->key_len);
+    hkdf_end(&hkdf);
     return ok;
 }
 

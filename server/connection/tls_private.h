@@ -3,6 +3,7 @@
 #define KILN_CONNECTION_TLS_PRIVATE_H
 
 #include "connection/tls.h"
+#include "connection/tls_kdf.h"
 #include "connection/tls_record.h"
 
 #include <openssl/ssl.h>
@@ -36,6 +37,7 @@ struct tls_opening {
     SSL *ssl;
     struct record_way in; /* the secret, and how many records were sent */
     struct record_way out;
+    struct tls_secrets watch;
     unsigned secrets;
     uint64_t finished_iv; /* TLS 1.2: what came in front of our Finished in its record */
     bool encrypts; /* TLS 1.2: our ChangeCipherSpec was sent */
@@ -91,8 +93,9 @@ bool tls_client_read(struct tls *tls, const SSL *ssl);
 
 /* tls_keys.c */
 void tls_keys_begin(void); /* before any of the others */
-/* Callbacks of the SSL_CTX: secrets, and what is sent. */
-void tls_keys_logged(const SSL *ssl, const char *line);
+/* SSL_do_handshake(), whose secrets are taken. True: it is done. */
+bool tls_keys_shake(struct tls_opening *opening);
+/* Callback of the SSL_CTX: what is sent. */
 void tls_keys_watch(int sent, int version, int type, const void *data, size_t len, SSL *ssl, void *arg);
 /* What a handshake is about to send. */
 void tls_keys_see_sent(struct tls_opening *opening, const uint8_t *data, size_t len);
