@@ -74,7 +74,7 @@ static int run_guarded(struct kiln_context *ctx)
     return returned;
 }
 
-static void note_crash(struct kiln_context *ctx)
+COLD static void note_crash(struct kiln_context *ctx)
 {
     char doing[512];
     snprintf(doing, sizeof doing, "answering %.*s %.*s", STR_ARG(ctx->req->method_text), STR_ARG(ctx->req->target));
@@ -197,7 +197,7 @@ static void send_page(struct request *req, int status, const struct buffer *html
     response_send(req, html->data, html->len);
 }
 
-static void answer_build_error(struct kiln_context *ctx)
+COLD static void answer_build_error(struct kiln_context *ctx)
 {
     struct request *req = ctx->req;
     if (!req->config->debug_pages) {
@@ -215,7 +215,7 @@ static void answer_build_error(struct kiln_context *ctx)
 }
 
 /* The request gets its 500, or its connection an end when the head has left. */
-static void answer_crash(struct kiln_context *ctx)
+COLD static void answer_crash(struct kiln_context *ctx)
 {
     struct request *req = ctx->req;
     struct buffer *page = &ctx->crash_page;
@@ -234,7 +234,7 @@ static void answer_crash(struct kiln_context *ctx)
 /* ---- the answer ----------------------------------------------------------------------------------- */
 
 /* Not run for a while; a build error of its new version is what its author wants to see. */
-static void answer_quarantine(struct kiln_context *ctx, unsigned seconds)
+COLD static void answer_quarantine(struct kiln_context *ctx, unsigned seconds)
 {
     struct request *req = ctx->req;
     metric_add(METRIC_REQUESTS_QUARANTINED, 1);

@@ -7,6 +7,9 @@
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+/* Of a function that a usual request does not come to: not inlined, so that its variables and their
+ * guards are not on the stack of the one that calls it. */
+#define COLD __attribute__((cold, noinline))
 
 /* Prints the place and aborts; the supervisor restarts the worker. */
 _Noreturn void check_failed(const char *what, const char *file, int line);

@@ -633,5 +633,5 @@ void context_close(struct kiln_context *ctx)
 {
     ctx->closed = true;
     ctx->finished = true;
-    atomic_store(&ctx->gone, true);
+    atomic_store_explicit(&ctx->gone, true, memory_order_release); /* no barrier: this is the last of every request */
 }

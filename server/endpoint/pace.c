@@ -1,5 +1,7 @@
 #include "endpoint/pace.h"
 
+#include "base/check.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +34,7 @@ void pace_start(double blocking_threshold_ms)
     pace_threshold_ticks = blocking_threshold_ms > 0 ? (uint64_t)(blocking_threshold_ms * ticks_per_ms) : UINT64_MAX;
 }
 
-void pace_slow(struct endpoint *endpoint, uint64_t ticks, uint64_t now_ms)
+COLD void pace_slow(struct endpoint *endpoint, uint64_t ticks, uint64_t now_ms)
 {
     if (endpoint_is_offloaded(endpoint)) {
         return;
@@ -66,7 +68,7 @@ uint64_t pace_run_delay(void)
     return len > 0 ? strtoull(rest, NULL, 10) : 0;
 }
 
-void pace_trial_end(struct endpoint *endpoint, uint64_t began, uint64_t delay_before)
+COLD void pace_trial_end(struct endpoint *endpoint, uint64_t began, uint64_t delay_before)
 {
     uint64_t ticks = pace_ticks() - began;
     struct endpoint_pace *pace = endpoint_pace(endpoint);

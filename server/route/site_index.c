@@ -136,13 +136,9 @@ static bool must_check(void)
     return atomic_load_explicit(&tree.degraded, memory_order_relaxed) && !tree_is_mine();
 }
 
-static const struct site_node *find(const struct site *site, struct str path)
+/* "/name._c" is the URL of name.so as well. */
+COLD static const struct site_node *find_built(const struct site *site, struct str path)
 {
-    const struct site_node *node = path_table_find(&site->table, path);
-    if (LIKELY(node != NULL) || !str_ends(path, STR("._c"))) {
-        return node;
-    }
-    /* "/name._c" is the URL of name.so as well. */
     char url[PATH_MAX];
     if (path.len >= sizeof url) {
         return NULL;
@@ -150,8 +146,17 @@ static const struct site_node *find(const struct site *site, struct str path)
     struct str built = STR(".so");
     memcpy(url, path.ptr, path.len - built.len);
     memcpy(url + path.len - built.len, built.ptr, built.len);
-    node = path_table_find(&site->table, (struct str){url, path.len});
+    const struct site_node *node = path_table_find(&site->table, (struct str){url, path.len});
     return node != NULL && node->kind == NODE_ENDPOINT ? node : NULL;
+}
+
+static const struct site_node *find(const struct site *site, struct str path)
+{
+    const struct site_node *node = path_table_find(&site->table, path);
+    if (LIKELY(node != NULL) || !str_ends(path, STR("._c"))) {
+        return node;
+    }
+    return find_built(site, path);
 }
 
 static bool same_time(const struct timespec *a, const struct timespec *b)
