@@ -313,7 +313,9 @@ static ssize_t send_bytes(struct output *out, struct conn *conn, uint64_t *wante
     if (n == 0) {
         return 0;
     }
-    return conn->transport->send(conn, vectors, n, i < out->count);
+    /* What ends a connection leaves in one packet with its end, which follows before anything else is done. */
+    bool last = conn->finishing != 0 && !conn->eof_seen;
+    return conn->transport->send(conn, vectors, n, last || i < out->count);
 }
 
 static ssize_t send_file(struct output *out, struct conn *conn, uint64_t *wanted)

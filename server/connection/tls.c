@@ -286,7 +286,7 @@ void tls_shutdown(struct conn *conn)
     struct tls *tls = tls_of(conn);
     if (tls->established && !tls->failed && !tls->closing) {
         tls_put_alert(tls, ALERT_CLOSE_NOTIFY);
-        tls_flush(conn, false);
+        tls_flush(conn, !conn->eof_seen); /* the end of the stream follows (conn.c) */
     }
     tls->closing = true;
 }
