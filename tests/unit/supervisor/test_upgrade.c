@@ -229,6 +229,7 @@ static int be_heir(const char *role)
     blank(&s);
     s.config->pid_file = str_of(getenv("PID_PATH"));
     int code = take_over(role, &s);
+    figures_free(s.upgrade.elder_figures); /* nobody is left to send what is still to come */
     listeners_close(&s.listeners, NULL);
     pid_file_leave(&s.pid_file); /* it stays as it is, for the elder to look at */
     config_unref(s.config);
