@@ -90,8 +90,8 @@ enum kiln_ws_type { KILN_WS_TEXT = 1, KILN_WS_BINARY = 2 };
 typedef struct kiln_ws_message {
     int type; /* enum kiln_ws_type */
     int reserved;
-    const char *data; /* a NUL follows; valid until the next receiving call or, in callbacks, until the
-                         callback returns */
+    const char *data; /* a NUL follows; valid until the next receiving call or kiln_ws_step or, in callbacks, until
+                         the callback returns; whatever is sent meanwhile */
     size_t length;
 } kiln_ws_message;
 
@@ -121,9 +121,11 @@ typedef struct kiln_ws_options {
     int connect_timeout; /* name, TCP, proxy, TLS and handshake together; 0: 30000; negative: none */
     int close_timeout; /* for the peer's part of the closing; 0: 5000 */
     int ping_interval; /* silence after which a ping goes out; 0: none. Without an answer in as long again
-                          the connection ends with 1006 */
+                          the connection ends with 1006, unless the peer takes what waits for it. In the ready
+                          loop to the second */
     int reconnect; /* after the connection breaks (not after an orderly close with 1000, nor a refusal with 4xx): how
-                      often in a row it is tried to connect again; 0: not at all; negative: for ever */
+                      often in a row it is tried to connect again, the first time included; 0: not at all; negative:
+                      for ever. It is done within the calls that receive, and kiln_ws_step and the ready loop */
     int reconnect_min; /* first pause; it doubles, with a random part; 0: 500 */
     int reconnect_max; /* longest pause; 0: 30000 */
     void (*connected)(kiln_ws *ws, void *user); /* after each handshake, the first included: subscribe here again.
@@ -153,7 +155,8 @@ KILN_API int kiln_ws_recv_timeout(kiln_ws *ws, kiln_ws_message *message, unsigne
 /* The messages' contents as one stream of bytes: WAITS for at least one and copies up to `size`. Returns
  * how many, 0 when the socket is closed, or a negative kiln_result. */
 KILN_API ssize_t kiln_ws_read(kiln_ws *ws, void *buffer, size_t size);
-/* From now on every wait of this socket ends with KILN_TIMEOUT once this time has passed; negative: none. */
+/* From now on every wait of this socket ends with KILN_TIMEOUT once this time has passed; negative: none. Another
+ * thread's wait that has begun ends within a second after it. */
 KILN_API int kiln_ws_deadline(kiln_ws *ws, int64_t milliseconds);
 
 /* One message. WAITS until the kernel has taken it: where both sides only send and nobody reads, both wait, so
@@ -356,6 +359,8 @@ typedef struct kiln_ws_listen_options {
     const char *page; /* HTML that answers a GET that is no WebSocket; NULL: 426 */
     int connections; /* most at a time for kiln_ws_serve and loops; 0: 1000. More wait in the kernel */
     int handshake_timeout; /* TLS and request head; 0: 10000 */
+    int reuse_port; /* 1: others of this user that say so too may listen at the same port; the kernel spreads
+                       connections over them */
     void (*handshake)(kiln_ws *ws, void *user); /* a request is here: kiln_ws_target, kiln_ws_header and kiln_ws_offers
                                                    tell, kiln_ws_accept or kiln_ws_refuse answers; when it answers
                                                    nothing, the request is accepted. May be NULL */
@@ -395,19 +400,22 @@ typedef struct kiln_ws_loop kiln_ws_loop;
 KILN_API kiln_ws_loop *kiln_ws_loop_create(void);
 /* Every connection of `listener` is served here, with handler's functions; the listener must live as long as the
  * loop. `user` is the first value of kiln_ws_user of each, and what callbacks get: kiln_ws_set_user changes
- * it. With several loops on several threads, each may have a listener of the same port. */
+ * it. Several loops on several threads may share one listener, or each has its own of the same port, with reuse_port.
+ * KILN_OK, KILN_NO_MEMORY. */
 KILN_API int kiln_ws_loop_listen(kiln_ws_loop *loop, kiln_ws_listener *listener, const kiln_ws_handler *handler,
                                  void *user);
 /* Connects; handler->open tells when it is done, handler->close (1006) when it is not. The socket is freed by the
  * loop after `close`. NULL: as kiln_ws_open. */
 KILN_API kiln_ws *kiln_ws_loop_connect(kiln_ws_loop *loop, const char *url, const kiln_ws_options *options,
                                        const kiln_ws_handler *handler, void *user);
-/* Takes a socket that exists (kiln_ws_open, kiln_ws_adopt, kiln_ws_pair). KILN_OK, KILN_NO_MEMORY. */
+/* Takes a socket that exists, however it was made, and frees it after `close`; its `open` is called when it is open
+ * already, too. KILN_OK, KILN_NO_MEMORY, KILN_INVALID when it is in a loop, KILN_LATE in kiln_ws_loop_free: then
+ * it is still yours. */
 KILN_API int kiln_ws_loop_add(kiln_ws_loop *loop, kiln_ws *ws, const kiln_ws_handler *handler, void *user);
 /* Runs until kiln_ws_loop_stop. */
 KILN_API int kiln_ws_loop_run(kiln_ws_loop *loop);
-/* Waits so long at most (negative: for ever) and handles what came: how many sockets that were, or a
- * negative kiln_result. */
+/* Waits so long at most (negative: for ever) and handles what came, and what was due: returns how many descriptors had
+ * something, also 0, or a negative kiln_result. Not inside a callback. */
 KILN_API int kiln_ws_loop_run_once(kiln_ws_loop *loop, int milliseconds);
 /* From any thread or signal handler. */
 KILN_API void kiln_ws_loop_stop(kiln_ws_loop *loop);
@@ -415,7 +423,8 @@ KILN_API void kiln_ws_loop_stop(kiln_ws_loop *loop);
 KILN_API int kiln_ws_loop_post(kiln_ws_loop *loop, void (*fn)(void *arg), void *arg);
 /* How many sockets it has. */
 KILN_API size_t kiln_ws_loop_count(const kiln_ws_loop *loop);
-/* Cuts what is still open (handler->close with 1006) and frees everything. Not inside a callback. */
+/* Cuts what is still open (handler->close with 1006) and frees everything; nothing can be added meanwhile. What was
+ * posted and has not run never runs. Not inside a callback. */
 KILN_API void kiln_ws_loop_free(kiln_ws_loop *loop);
 
 #ifdef __cplusplus

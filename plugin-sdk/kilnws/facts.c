@@ -1,4 +1,5 @@
-/* kiln_ws.h: what can be asked of a socket, and the answer of a server's side to its handshake. */
+/* kiln_ws.h: what can be asked of a socket, and the answer of a server's side to its handshake. What another thread
+ * may be changing is read with the lock held; texts are written once, before the code that says so. */
 #include "kilnws/socket.h"
 
 #include <stdlib.h>
@@ -37,7 +38,10 @@ int kiln_ws_refuse(kiln_ws *ws, int status, const char *detail)
 
 int kiln_ws_close_code(const kiln_ws *ws)
 {
-    return ws->link.close_code;
+    socket_lock(ws);
+    int code = ws->link.close_code;
+    socket_unlock(ws);
+    return code;
 }
 
 const char *kiln_ws_close_reason(const kiln_ws *ws)
@@ -57,7 +61,10 @@ const char *kiln_ws_protocol(const kiln_ws *ws)
 
 int kiln_ws_is_compressed(const kiln_ws *ws)
 {
-    return ws->link.core.pool != NULL;
+    socket_lock(ws);
+    int compressed = ws->link.core.pool != NULL;
+    socket_unlock(ws);
+    return compressed;
 }
 
 const char *kiln_ws_header(const kiln_ws *ws, const char *name)
@@ -72,7 +79,10 @@ const char *kiln_ws_header(const kiln_ws *ws, const char *name)
 
 int kiln_ws_status(const kiln_ws *ws)
 {
-    return ws->link.status;
+    socket_lock(ws);
+    int status = ws->link.status;
+    socket_unlock(ws);
+    return status;
 }
 
 const char *kiln_ws_target(const kiln_ws *ws)
@@ -102,15 +112,22 @@ const char *kiln_ws_tls(const kiln_ws *ws)
 
 uint64_t kiln_ws_pongs(const kiln_ws *ws, int64_t *microseconds)
 {
+    socket_lock(ws);
+    uint64_t pongs = ws->link.pongs;
+    int64_t took_us = ws->link.ping_took_us;
+    socket_unlock(ws);
     if (microseconds != NULL) {
-        *microseconds = ws->link.ping_took_us;
+        *microseconds = took_us;
     }
-    return ws->link.pongs;
+    return pongs;
 }
 
 unsigned kiln_ws_connections(const kiln_ws *ws)
 {
-    return ws->link.connections;
+    socket_lock(ws);
+    unsigned connections = ws->link.connections;
+    socket_unlock(ws);
+    return connections;
 }
 
 void kiln_ws_timing(const kiln_ws *ws, kiln_ws_times *times)

@@ -7,6 +7,9 @@
  * Time: sockets that connect, close or have more to read are few; they stand in the list `busy` and are asked for
  * their time in every round. Of open ones only the pings need time; all are looked at once a second.
  *
+ * A listener that cannot accept (closed, as many connections as it may have, no descriptor free) is not watched
+ * meanwhile, since it would be ready all the time.
+ *
  * What ends within a round is freed at its end, since events of the round may still name it. */
 #include "kilnws/server.h"
 
@@ -18,7 +21,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, SWEEP_US = 1000000 };
+enum { EVENTS = 256, SWEEP_US = 1000000, STARVED_US = 100000 };
 
 struct watch {
     void (*ready)(struct watch *watch);
@@ -38,11 +41,11 @@ struct loop_socket {
     struct ring busy;
     struct loop_socket *next_touched;
     struct loop_socket *next_dead;
-    int fd; /* that epoll knows; -1: none */
-    int events;
+    int events; /* that epoll was told */
     bool touched;
     bool dead;
     bool wants_drain;
+    bool untold; /* it was open when it came: handler->open is to be called */
     struct loop_listener *from;
 };
 
@@ -54,6 +57,7 @@ struct loop_listener {
     void *user;
     int count;
     bool paused;
+    uint64_t starved_until_us; /* no descriptor or memory was free; 0: there was */
     struct loop_listener *next;
 };
 
@@ -75,7 +79,10 @@ struct kiln_ws_loop {
     struct loop_socket *dead;
     struct loop_listener *listeners;
     size_t count;
+    bool ending;
+    bool worked; /* something was done since the round began */
     uint64_t sweep_at_us;
+    uint64_t next_us; /* when a socket of `busy` has something to do */
     pthread_mutex_t lock; /* of posts */
     struct post *posts;
     struct post **last_post;
@@ -112,30 +119,30 @@ static uint32_t epoll_events(int events)
     return (events & KILN_READ ? EPOLLIN : 0U) | (events & KILN_WRITE ? EPOLLOUT : 0U);
 }
 
-/* While it connects, descriptors change, and a new one may have the number of the last: then epoll is
- * always told. */
+/* While it connects, descriptors change, and a new one may have the number of the last: so whether it is known is
+ * kept where the descriptor is. */
 static bool watch_descriptor(struct loop_socket *s)
 {
-    const struct link *link = &s->ws->link;
-    int fd = wslink_fd(link);
-    int events = wslink_wants(link);
-    bool same = fd == s->fd && link->state != WSLINK_DIALING && s->events >= 0;
-    if (fd < 0 || (same && events == s->events)) {
-        s->fd = fd;
+    int *watcher = wslink_watcher(&s->ws->link);
+    int fd = wslink_fd(&s->ws->link);
+    int events = wslink_wants(&s->ws->link);
+    if (fd < 0 || (*watcher != 0 && events == s->events)) {
         return true;
     }
     struct epoll_event event = {.events = epoll_events(events), .data.ptr = &s->watch};
-    bool ok = epoll_ctl(s->loop->epoll, EPOLL_CTL_MOD, fd, &event) == 0 ||
-              (errno == ENOENT && epoll_ctl(s->loop->epoll, EPOLL_CTL_ADD, fd, &event) == 0);
-    s->fd = fd;
-    s->events = link->state == WSLINK_DIALING ? -1 : events;
-    return ok;
+    if (epoll_ctl(s->loop->epoll, *watcher != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0) {
+        return false;
+    }
+    *watcher = s->loop->epoll + 1;
+    s->events = events;
+    return true;
 }
 
 static void ended(struct loop_socket *s)
 {
     kiln_ws_loop *loop = s->loop;
     s->dead = true;
+    loop->worked = true;
     ring_remove(&s->all);
     ring_remove(&s->busy);
     loop->count--;
@@ -147,6 +154,19 @@ static void ended(struct loop_socket *s)
     if (s->handler->close != NULL && (s->from == NULL || s->ws->link.connections > 0)) {
         s->handler->close(s->ws, s->ws->link.close_code, s->ws->link.close_reason, s->ws->user);
     }
+}
+
+static void set_busy(struct loop_socket *s, bool busy)
+{
+    if (!busy) {
+        ring_remove(&s->busy);
+        return;
+    }
+    if (s->busy.next == &s->busy) {
+        ring_add(&s->loop->busy, &s->busy);
+    }
+    uint64_t until = wslink_until_us(&s->ws->link);
+    s->loop->next_us = until < s->loop->next_us ? until : s->loop->next_us;
 }
 
 /* After everything that was done with it in this round. */
@@ -179,12 +199,7 @@ static void settle(struct loop_socket *s)
         ended(s);
         return;
     }
-    bool busy = link->state != WSLINK_OPEN || link->core.closing || link->more;
-    if (busy && s->busy.next == &s->busy) {
-        ring_add(&s->loop->busy, &s->busy);
-    } else if (!busy) {
-        ring_remove(&s->busy);
-    }
+    set_busy(s, link->state != WSLINK_OPEN || link->core.closing || link->more);
 }
 
 void loop_touch(struct loop_socket *s)
@@ -203,9 +218,10 @@ void loop_touch(struct loop_socket *s)
 
 static void tell_open(struct loop_socket *s)
 {
-    if (!s->ws->opened) {
+    if (!s->ws->opened && !s->untold) {
         return;
     }
+    s->untold = false;
     socket_tell_open(s->ws);
     if (s->handler->open != NULL) {
         s->handler->open(s->ws, s->ws->user);
@@ -216,9 +232,12 @@ static void work(struct loop_socket *s)
 {
     struct link *link = &s->ws->link;
     struct ws_item item;
+    s->loop->worked = true;
     loop_touch(s);
     wslink_step(link);
-    socket_answer(s->ws);
+    if (link->state == WSLINK_ASKED) {
+        socket_answer(s->ws);
+    }
     tell_open(s);
     for (;;) {
         enum wslink_event event = wslink_receive(link, &item, s->loop->space);
@@ -246,7 +265,7 @@ static void socket_ready(struct watch *watch)
 
 static struct loop_socket *add(kiln_ws_loop *loop, kiln_ws *ws, const kiln_ws_handler *handler, void *user)
 {
-    struct loop_socket *s = calloc(1, sizeof *s);
+    struct loop_socket *s = loop->ending ? NULL : calloc(1, sizeof *s);
     if (s == NULL) {
         return NULL;
     }
@@ -254,8 +273,6 @@ static struct loop_socket *add(kiln_ws_loop *loop, kiln_ws *ws, const kiln_ws_ha
     s->loop = loop;
     s->ws = ws;
     s->handler = handler;
-    s->fd = -1;
-    s->events = -1;
     ring_init(&s->busy);
     ring_add(&loop->all, &s->all);
     loop->count++;
@@ -269,14 +286,14 @@ static struct loop_socket *add(kiln_ws_loop *loop, kiln_ws *ws, const kiln_ws_ha
 
 int kiln_ws_loop_add(kiln_ws_loop *loop, kiln_ws *ws, const kiln_ws_handler *handler, void *user)
 {
-    if (ws->link.state == WSLINK_OPEN) {
-        ws->opened = true; /* `open` is for the handler, too */
-        ws->connected = NULL;
+    if (ws->in_loop != NULL) {
+        return KILN_INVALID;
     }
     struct loop_socket *s = add(loop, ws, handler, user);
     if (s == NULL) {
-        return KILN_NO_MEMORY;
+        return loop->ending ? KILN_LATE : KILN_NO_MEMORY;
     }
+    s->untold = ws->link.state == WSLINK_OPEN;
     ws->link.more = true; /* what has come already is looked at */
     return KILN_OK;
 }
@@ -289,6 +306,8 @@ kiln_ws *kiln_ws_loop_connect(kiln_ws_loop *loop, const char *url, const kiln_ws
         ws->link.pool = loop->pool;
     }
     if (ws != NULL && add(loop, ws, handler, user) == NULL) {
+        error_to_options(options != NULL ? options : &socket_usual_options,
+                         loop->ending ? "the loop is being freed" : "no memory");
         socket_destroy(ws);
         return NULL;
     }
@@ -307,20 +326,30 @@ static void pause_listener(struct loop_listener *l, bool paused)
     l->paused = paused;
 }
 
+/* Closed, full or starved: it would be readable all the time, and nobody would accept. */
+static bool must_pause(struct loop_listener *l)
+{
+    if (l->starved_until_us != 0 && clock_us() >= l->starved_until_us) {
+        l->starved_until_us = 0;
+    }
+    return l->starved_until_us != 0 || l->count >= l->listener->connections || atomic_load(&l->listener->closed);
+}
+
 static void listener_ready(struct watch *watch)
 {
     struct loop_listener *l = (struct loop_listener *)watch;
-    while (l->count < l->listener->connections && !atomic_load(&l->listener->closed)) {
+    while (!must_pause(l)) {
         kiln_ws *ws = listener_take(l->listener, l->loop->pool);
-        if (ws == NULL) {
-            /* Out of descriptors: the next round, when some may be free. */
-            pause_listener(l, errno != EAGAIN && errno != EINTR && errno != ECONNABORTED);
+        if (ws == NULL && listener_is_empty(errno)) {
             return;
         }
-        struct loop_socket *s = add(l->loop, ws, l->handler, l->user);
+        struct loop_socket *s = ws != NULL ? add(l->loop, ws, l->handler, l->user) : NULL;
         if (s == NULL) {
-            socket_destroy(ws);
-            return;
+            if (ws != NULL) {
+                socket_destroy(ws);
+            }
+            l->starved_until_us = clock_us() + STARVED_US; /* out of descriptors or memory: some may be free then */
+            break;
         }
         s->from = l;
         l->count++;
@@ -387,26 +416,28 @@ int kiln_ws_loop_post(kiln_ws_loop *loop, void (*fn)(void *arg), void *arg)
 
 void kiln_ws_loop_stop(kiln_ws_loop *loop)
 {
+    int before = errno; /* it may be called by a signal handler */
     atomic_store(&loop->stopped, true);
     eventfd_write(loop->wake_fd, 1);
+    errno = before;
 }
 
 /* ---- rounds --------------------------------------------------------------------------------------------------------- */
 
-/* Does what is due; returns when the next is. */
-static uint64_t keep_time(kiln_ws_loop *loop)
+/* Does what is due. Afterwards next_us is right but for what was touched: settle() sees to that. */
+static void keep_time(kiln_ws_loop *loop)
 {
     uint64_t now = clock_us();
-    uint64_t next = UINT64_MAX;
+    loop->next_us = UINT64_MAX;
     for (struct ring *r = loop->busy.next, *after; r != &loop->busy; r = after) {
         struct loop_socket *s = SOCKET_OF(r, busy);
         after = r->next;
         uint64_t until = wslink_until_us(&s->ws->link);
         if (until <= now) {
             work(s);
-            until = now;
+        } else if (until < loop->next_us) {
+            loop->next_us = until;
         }
-        next = until < next ? until : next;
     }
     if (now >= loop->sweep_at_us) {
         for (struct ring *r = loop->all.next, *after; r != &loop->all; r = after) {
@@ -418,7 +449,26 @@ static uint64_t keep_time(kiln_ws_loop *loop)
         }
         loop->sweep_at_us = now + SWEEP_US;
     }
-    return next < loop->sweep_at_us ? next : loop->sweep_at_us;
+}
+
+/* Until there is something to do without an event, and `most` at most; -1: for ever. */
+static int time_to_wait(const kiln_ws_loop *loop, int most)
+{
+    uint64_t next = loop->next_us;
+    if (loop->count > 0 && loop->sweep_at_us < next) {
+        next = loop->sweep_at_us;
+    }
+    for (const struct loop_listener *l = loop->listeners; l != NULL; l = l->next) {
+        if (l->starved_until_us != 0 && l->starved_until_us < next) {
+            next = l->starved_until_us;
+        }
+    }
+    if (next == UINT64_MAX) {
+        return most < 0 ? -1 : most;
+    }
+    uint64_t now = clock_us();
+    uint64_t ms = next <= now ? 0 : (next - now) / 1000 + 1;
+    return most >= 0 && (uint64_t)most < ms ? most : ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
 static void settle_all(kiln_ws_loop *loop)
@@ -435,7 +485,7 @@ static void settle_all(kiln_ws_loop *loop)
         free(s);
     }
     for (struct loop_listener *l = loop->listeners; l != NULL; l = l->next) {
-        if (l->paused && l->count < l->listener->connections) {
+        if (l->paused && !must_pause(l)) {
             pause_listener(l, false);
         }
     }
@@ -443,17 +493,13 @@ static void settle_all(kiln_ws_loop *loop)
 
 int kiln_ws_loop_run_once(kiln_ws_loop *loop, int milliseconds)
 {
-    settle_all(loop);
-    uint64_t next = keep_time(loop);
-    settle_all(loop);
-    uint64_t now = clock_us();
-    uint64_t ms = next <= now ? 0 : (next - now) / 1000 + 1;
-    int wait = milliseconds >= 0 && (uint64_t)milliseconds < ms ? milliseconds : ms > INT_MAX ? INT_MAX : (int)ms;
-    if (loop->count == 0 && milliseconds < 0) {
-        wait = -1;
-    }
     struct epoll_event events[EVENTS];
-    int n = epoll_wait(loop->epoll, events, EVENTS, wait);
+    loop->worked = false;
+    settle_all(loop);
+    keep_time(loop);
+    settle_all(loop);
+    /* Who waits for what was just done is not to wait for more. */
+    int n = epoll_wait(loop->epoll, events, EVENTS, loop->worked ? 0 : time_to_wait(loop, milliseconds));
     if (n < 0) {
         return errno == EINTR ? 0 : KILN_FAILED;
     }
@@ -523,6 +569,7 @@ void kiln_ws_loop_free(kiln_ws_loop *loop)
     if (loop == NULL) {
         return;
     }
+    loop->ending = true; /* handler->close may not add others */
     for (struct ring *r = loop->all.next; r != &loop->all; r = r->next) {
         cut(SOCKET_OF(r, all));
     }

@@ -27,27 +27,50 @@ static kiln_ws_listener *fail(kiln_ws_listener *listener, const kiln_ws_listen_o
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
-static size_t copy_list(const char *const *from, const char **to, bool *ok)
+/* NULL, or what is wrong. */
+static const char *copy_list(const char *const *from, const char **to, size_t *count)
 {
-    size_t n = 0;
-    for (; from != NULL && from[n] != NULL && n < LISTENER_LIST_MAX; n++) {
+    for (size_t n = 0; from != NULL && from[n] != NULL; n++) {
+        if (n == LISTENER_LIST_MAX) {
+            return "more than 64 subprotocols or origins";
+        }
         to[n] = strdup(from[n]);
-        *ok = *ok && to[n] != NULL;
+        if (to[n] == NULL) {
+            return "no memory";
+        }
+        *count = n + 1;
     }
-    return n;
+    return NULL;
+}
+
+/* NULL, or what is wrong. */
+static const char *copy_texts(kiln_ws_listener *l, const kiln_ws_listen_options *options)
+{
+    const char *fault = copy_list(options->protocols, l->protocols, &l->protocol_count);
+    if (fault == NULL) {
+        fault = copy_list(options->origins, l->origins, &l->manners.origin_count);
+    }
+    for (size_t i = 0; fault == NULL && i < l->protocol_count; i++) {
+        if (!ws_text_is_token(ws_text(l->protocols[i]))) {
+            fault = "a subprotocol is a word without blanks, commas or quotes";
+        }
+    }
+    l->manners.page = options->page != NULL ? strdup(options->page) : NULL;
+    if (fault == NULL && options->page != NULL && l->manners.page == NULL) {
+        fault = "no memory";
+    }
+    int bits = options->ws.deflate_bits;
+    return fault == NULL && bits != 0 && (bits < 8 || bits > 15) ? "deflate_bits is from 8 to 15" : fault;
 }
 
 static bool take_options(kiln_ws_listener *l, const kiln_ws_listen_options *options, char error[URL_ERROR_MAX])
 {
-    bool ok = true;
+    const char *fault = copy_texts(l, options);
     l->options = options->ws;
     l->options.error = NULL;
     l->handshake = options->handshake;
     l->connections = options->connections > 0 ? options->connections : 1000;
-    l->protocol_count = copy_list(options->protocols, l->protocols, &ok);
-    l->manners.origin_count = copy_list(options->origins, l->origins, &ok);
     l->manners.origins = l->origins;
-    l->manners.page = options->page != NULL ? strdup(options->page) : NULL;
     l->manners.timeout_ms = options->handshake_timeout > 0 ? options->handshake_timeout : 10000;
     bool forget = (options->ws.deflate & KILN_WS_DEFLATE_FORGET) != 0;
     uint8_t bits = (uint8_t)options->ws.deflate_bits;
@@ -56,8 +79,8 @@ static bool take_options(kiln_ws_listener *l, const kiln_ws_listen_options *opti
                                                     .client_takeover = !forget,
                                                     .server_bits = bits,
                                                     .client_bits = bits};
-    if (!ok || (options->page != NULL && l->manners.page == NULL)) {
-        snprintf(error, URL_ERROR_MAX, "no memory");
+    if (fault != NULL) {
+        snprintf(error, URL_ERROR_MAX, "%s", fault);
         return false;
     }
     if (options->cert_file == NULL) {
@@ -70,7 +93,7 @@ static bool take_options(kiln_ws_listener *l, const kiln_ws_listen_options *opti
 
 /* ---- binding --------------------------------------------------------------------------------------------- */
 
-static int bind_one(const struct addrinfo *a, int backlog)
+static int bind_one(const struct addrinfo *a, int backlog, bool shared)
 {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
@@ -79,6 +102,9 @@ static int bind_one(const struct addrinfo *a, int backlog)
         return -1;
     }
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (shared) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+    }
     if (a->ai_family == AF_INET6) {
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     }
@@ -91,12 +117,12 @@ static int bind_one(const struct addrinfo *a, int backlog)
     return -1;
 }
 
-static int bind_any(const struct addrinfo *list, int family, int backlog)
+static int bind_any(const struct addrinfo *list, int family, int backlog, bool shared)
 {
     int fd = -1;
     for (const struct addrinfo *a = list; a != NULL && fd < 0; a = a->ai_next) {
         if (family == AF_UNSPEC || a->ai_family == family) {
-            fd = bind_one(a, backlog);
+            fd = bind_one(a, backlog, shared);
         }
     }
     return fd;
@@ -116,9 +142,10 @@ static bool listen_at(kiln_ws_listener *l, const kiln_ws_listen_options *options
     int backlog = options->backlog > 0 ? options->backlog : 511;
     /* The wildcard of IPv6 takes IPv4 as well. */
     errno = EAFNOSUPPORT;
-    l->fd = options->address == NULL ? bind_any(list, AF_INET6, backlog) : -1;
+    bool shared = options->reuse_port == 1;
+    l->fd = options->address == NULL ? bind_any(list, AF_INET6, backlog, shared) : -1;
     if (l->fd < 0) {
-        l->fd = bind_any(list, AF_UNSPEC, backlog);
+        l->fd = bind_any(list, AF_UNSPEC, backlog, shared);
     }
     *why = strerror(errno);
     freeaddrinfo(list);
@@ -173,8 +200,10 @@ int kiln_ws_listener_fd(const kiln_ws_listener *l)
 
 void kiln_ws_listener_close(kiln_ws_listener *l)
 {
+    int before = errno; /* it may be called by a signal handler */
     atomic_store(&l->closed, true);
     eventfd_write(l->stop_fd, 1);
+    errno = before;
 }
 
 void listener_release(kiln_ws_listener *l)
@@ -238,6 +267,26 @@ kiln_ws *listener_take(kiln_ws_listener *l, struct ws_pool *pool)
     return ws;
 }
 
+bool listener_is_empty(int error)
+{
+    switch (error) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED:
+    /* Linux hands the errors of a connection that waits to whoever accepts it: accept(2). */
+    case EPROTO:
+    case ENOPROTOOPT:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENONET:
+    case EOPNOTSUPP:
+    case EPERM: return true;
+    default: return false;
+    }
+}
+
 kiln_ws *kiln_ws_listener_accept(kiln_ws_listener *l, int milliseconds)
 {
     uint64_t until = milliseconds < 0 ? UINT64_MAX : clock_us() + (uint64_t)milliseconds * 1000;
@@ -247,9 +296,9 @@ kiln_ws *kiln_ws_listener_accept(kiln_ws_listener *l, int milliseconds)
             ws->blocking = true;
             return ws;
         }
-        bool transient = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+        bool empty = listener_is_empty(errno);
         uint64_t now = clock_us();
-        if (!transient || now >= until) {
+        if (!empty || now >= until) {
             return NULL;
         }
         uint64_t ms = until == UINT64_MAX ? UINT64_MAX : (until - now) / 1000 + 1;
@@ -325,11 +374,11 @@ static void wait_a_moment(kiln_ws_listener *l)
     pthread_cond_timedwait(&l->changed, &l->lock, &until);
 }
 
-/* At most `most` visits, or closing. */
-static void wait_for_visits(kiln_ws_listener *l, int most)
+/* At most `most` visits; or closing, with `until_closed`. */
+static void wait_for_visits(kiln_ws_listener *l, int most, bool until_closed)
 {
     pthread_mutex_lock(&l->lock);
-    while (l->visits > most && (most == 0 || !atomic_load(&l->closed))) {
+    while (l->visits > most && !(until_closed && atomic_load(&l->closed))) {
         wait_a_moment(l);
     }
     pthread_mutex_unlock(&l->lock);
@@ -350,9 +399,9 @@ int kiln_ws_listener_serve(kiln_ws_listener *l, void (*fn)(kiln_ws *ws, void *us
         if (!visit_begin(l, ws, fn, user)) {
             socket_destroy(ws);
         }
-        wait_for_visits(l, l->connections > 1 ? l->connections - 1 : 1);
+        wait_for_visits(l, l->connections - 1, true);
     }
-    wait_for_visits(l, 0);
+    wait_for_visits(l, 0, false);
     return KILN_OK;
 }
 

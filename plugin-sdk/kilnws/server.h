@@ -25,6 +25,8 @@ struct kiln_ws_listener {
 
 /* The next connection, not waiting; NULL: none, with errno. */
 kiln_ws *listener_take(kiln_ws_listener *listener, struct ws_pool *pool);
+/* What listener_take() left in errno: nobody waits, or whoever did has gone; no want of descriptors or memory. */
+bool listener_is_empty(int error);
 void listener_release(kiln_ws_listener *listener);
 
 #endif

@@ -32,6 +32,7 @@ static void was_opened(struct link *link)
 {
     kiln_ws *ws = (kiln_ws *)link; /* its first member */
     ws->opened = true;
+    ws->data_len = 0; /* of the last connection */
 }
 
 kiln_ws *socket_create(const kiln_ws_options *options, struct ws_pool *pool)
@@ -45,7 +46,8 @@ kiln_ws *socket_create(const kiln_ws_options *options, struct ws_pool *pool)
     ws->link.on_open = was_opened;
     pthread_mutex_init(&ws->lock, NULL);
     pthread_mutex_init(&ws->sending, NULL);
-    ws->deadline_us = UINT64_MAX;
+    pthread_cond_init(&ws->settled, NULL);
+    atomic_init(&ws->deadline_us, UINT64_MAX);
     ws->connected = options->connected;
     ws->connected_user = options->user;
     ws->data = "";
@@ -57,6 +59,7 @@ void socket_destroy(kiln_ws *ws)
     wslink_free(&ws->link);
     pthread_mutex_destroy(&ws->lock);
     pthread_mutex_destroy(&ws->sending);
+    pthread_cond_destroy(&ws->settled);
     free(ws->header);
     free(ws->target);
     listener_release(ws->listener);
@@ -76,20 +79,19 @@ void socket_tell_open(kiln_ws *ws)
 
 void socket_answer(kiln_ws *ws)
 {
-    if (ws->link.state != WSLINK_ASKED) {
-        return;
-    }
-    if (ws->handshake != NULL && !ws->asked) {
-        ws->asked = true;
+    struct ws_head head;
+    pthread_mutex_lock(&ws->lock);
+    if (ws->link.state == WSLINK_ASKED && ws->handshake != NULL && !ws->asked) {
+        ws->asked = true; /* the function may send, and comes here again */
+        pthread_mutex_unlock(&ws->lock);
         ws->handshake(ws, ws->user);
+        pthread_mutex_lock(&ws->lock);
     }
     if (ws->link.state == WSLINK_ASKED) {
-        struct ws_head head;
-        const char *protocol = ws_protocol_choose(wslink_headers(&ws->link, &head), ws->protocols, ws->protocol_count);
-        pthread_mutex_lock(&ws->lock);
-        wslink_accept(&ws->link, protocol);
-        pthread_mutex_unlock(&ws->lock);
+        wslink_accept(&ws->link,
+                      ws_protocol_choose(wslink_headers(&ws->link, &head), ws->protocols, ws->protocol_count));
     }
+    pthread_mutex_unlock(&ws->lock);
 }
 
 int socket_state(const kiln_ws *ws)
@@ -119,7 +121,7 @@ static int until_ms(uint64_t until_us)
 }
 
 /* With the lock held, which is let go meanwhile. KILN_OK: look again. */
-static int wait_for(kiln_ws *ws, int events, uint64_t until_us)
+static int wait_without_deadline(kiln_ws *ws, int events, uint64_t until_us)
 {
     if (clock_us() >= until_us) {
         return KILN_TIMEOUT;
@@ -135,15 +137,22 @@ static int wait_for(kiln_ws *ws, int events, uint64_t until_us)
     return n < 0 && errno != EINTR ? KILN_NO_MEMORY : KILN_OK;
 }
 
-static uint64_t limit_of(const kiln_ws *ws, int64_t ms)
+/* The same; the deadline may be set by another thread while this one waits. */
+static int wait_for(kiln_ws *ws, int events, uint64_t until_us)
 {
-    uint64_t until = ms < 0 ? UINT64_MAX : clock_us() + (uint64_t)ms * 1000;
-    return until < ws->deadline_us ? until : ws->deadline_us;
+    uint64_t deadline = atomic_load(&ws->deadline_us);
+    return wait_without_deadline(ws, events, until_us < deadline ? until_us : deadline);
+}
+
+/* Negative, and longer than anybody lives: never. */
+static uint64_t in_ms(int64_t ms)
+{
+    return ms < 0 || ms > INT64_MAX / 2000 ? UINT64_MAX : clock_us() + (uint64_t)ms * 1000;
 }
 
 int kiln_ws_deadline(kiln_ws *ws, int64_t milliseconds)
 {
-    ws->deadline_us = milliseconds < 0 ? UINT64_MAX : clock_us() + (uint64_t)milliseconds * 1000;
+    atomic_store(&ws->deadline_us, in_ms(milliseconds));
     return KILN_OK;
 }
 
@@ -183,7 +192,7 @@ kiln_ws *kiln_ws_connect(const char *url, const kiln_ws_options *options)
     ws->blocking = true;
     pthread_mutex_lock(&ws->lock);
     while (socket_state(ws) == KILN_WS_CONNECTING) {
-        wait_for(ws, wslink_wants(&ws->link), UINT64_MAX);
+        wait_without_deadline(ws, wslink_wants(&ws->link), UINT64_MAX);
         wslink_step(&ws->link);
     }
     bool ok = ws->link.connections > 0;
@@ -235,8 +244,8 @@ int kiln_ws_handshake(kiln_ws *ws)
 {
     pthread_mutex_lock(&ws->lock);
     wslink_step(&ws->link);
-    while (ws->link.state == WSLINK_GREETING && ws->blocking) {
-        wait_for(ws, wslink_wants(&ws->link), UINT64_MAX); /* the link has a limit of its own */
+    while (ws->link.state == WSLINK_GREETING && ws->blocking &&
+           wait_for(ws, wslink_wants(&ws->link), UINT64_MAX) == KILN_OK) { /* the link has a limit of its own */
         wslink_step(&ws->link);
     }
     enum wslink_state state = ws->link.state;
@@ -247,19 +256,39 @@ int kiln_ws_handshake(kiln_ws *ws)
     return state == WSLINK_ASKED || state == WSLINK_OPEN ? KILN_OK : KILN_GONE;
 }
 
-/* Before anything is sent or received. */
+/* The handshake of a server's side, and its answer. */
+static int open_now(kiln_ws *ws)
+{
+    int result = kiln_ws_handshake(ws);
+    if (result == KILN_OK) {
+        socket_answer(ws);
+    }
+    return result;
+}
+
+/* Before anything is sent or received. Of two threads one sees to the handshake; the other would wait for bytes that the
+ * first has taken. */
 static int be_open(kiln_ws *ws)
 {
     if (ws->link.manners == NULL) {
         return KILN_OK; /* no server's side */
     }
     pthread_mutex_lock(&ws->lock);
-    enum wslink_state state = ws->link.state;
-    pthread_mutex_unlock(&ws->lock);
-    int result = state == WSLINK_GREETING ? kiln_ws_handshake(ws) : KILN_OK;
-    if (result == KILN_OK && (state == WSLINK_GREETING || state == WSLINK_ASKED)) {
-        socket_answer(ws);
+    while (ws->opening && !pthread_equal(ws->opener, pthread_self())) {
+        pthread_cond_wait(&ws->settled, &ws->lock);
     }
+    int result = KILN_OK;
+    if (ws->link.state == WSLINK_GREETING || ws->link.state == WSLINK_ASKED) {
+        bool within = ws->opening; /* options->handshake sends */
+        ws->opening = true;
+        ws->opener = pthread_self();
+        pthread_mutex_unlock(&ws->lock);
+        result = open_now(ws);
+        pthread_mutex_lock(&ws->lock);
+        ws->opening = within;
+        pthread_cond_broadcast(&ws->settled);
+    }
+    pthread_mutex_unlock(&ws->lock);
     return result;
 }
 
@@ -298,12 +327,12 @@ static int receive(kiln_ws *ws, kiln_ws_message *message, uint64_t until)
 
 int kiln_ws_recv(kiln_ws *ws, kiln_ws_message *message)
 {
-    return receive(ws, message, limit_of(ws, -1));
+    return receive(ws, message, UINT64_MAX);
 }
 
 int kiln_ws_recv_timeout(kiln_ws *ws, kiln_ws_message *message, unsigned milliseconds)
 {
-    return receive(ws, message, limit_of(ws, milliseconds));
+    return receive(ws, message, in_ms(milliseconds));
 }
 
 ssize_t kiln_ws_read(kiln_ws *ws, void *buffer, size_t size)
@@ -329,19 +358,50 @@ ssize_t kiln_ws_read(kiln_ws *ws, void *buffer, size_t size)
 
 /* ---- sending -------------------------------------------------------------------------------------------------------- */
 
+_Thread_local bool socket_only_queues;
+
+/* Waits until the kernel has taken all but `most` bytes, if the socket blocks. */
+static int make_way(kiln_ws *ws, uint64_t most)
+{
+    unsigned losses = ws->link.losses;
+    int result = KILN_OK;
+    while (ws->blocking && result == KILN_OK && ws->link.out.len > most) {
+        result = wait_for(ws, KILN_WRITE, UINT64_MAX);
+        if (result == KILN_OK && ws->link.losses == losses) {
+            wslink_flush(&ws->link);
+        }
+        if (ws->link.losses != losses) { /* whichever thread has found it broken */
+            result = KILN_GONE;
+        }
+    }
+    return result;
+}
+
+/* Before something is sent. */
+static int way_is_free(kiln_ws *ws)
+{
+    return make_way(ws, ws->link.limits.send_queue);
+}
+
 /* After something was sent: a blocking socket waits for the kernel, a loop's is looked at. */
 static int sent(kiln_ws *ws, int result)
 {
-    uint64_t until = limit_of(ws, -1);
-    while (ws->blocking && result == KILN_OK && ws->link.out.len > 0) {
-        result = wait_for(ws, KILN_WRITE, until);
-        if (result == KILN_OK && ws->link.state != WSLINK_CLOSED && !wslink_flush(&ws->link)) {
-            result = KILN_GONE;
-        }
+    if (result == KILN_OK && !socket_only_queues) {
+        result = make_way(ws, 0);
     }
     if (ws->in_loop != NULL) {
         loop_touch(ws->in_loop);
     }
+    return result;
+}
+
+int socket_flush(kiln_ws *ws)
+{
+    pthread_mutex_lock(&ws->sending);
+    pthread_mutex_lock(&ws->lock);
+    int result = sent(ws, KILN_OK);
+    pthread_mutex_unlock(&ws->lock);
+    pthread_mutex_unlock(&ws->sending);
     return result;
 }
 
@@ -353,7 +413,11 @@ int kiln_ws_send(kiln_ws *ws, int type, const void *data, size_t length)
     }
     pthread_mutex_lock(&ws->sending);
     pthread_mutex_lock(&ws->lock);
-    result = sent(ws, wslink_send(&ws->link, type, data, length));
+    result = way_is_free(ws);
+    if (result == KILN_OK) {
+        result = wslink_send(&ws->link, type, data, length);
+    }
+    result = sent(ws, result);
     pthread_mutex_unlock(&ws->lock);
     pthread_mutex_unlock(&ws->sending);
     return result;
@@ -367,7 +431,11 @@ int kiln_ws_send_part(kiln_ws *ws, int type, const void *data, size_t length, in
     }
     pthread_mutex_lock(&ws->sending);
     pthread_mutex_lock(&ws->lock);
-    result = sent(ws, wslink_send_part(&ws->link, type, data, length, final != 0));
+    result = way_is_free(ws);
+    if (result == KILN_OK) {
+        result = wslink_send_part(&ws->link, type, data, length, final != 0);
+    }
+    result = sent(ws, result);
     pthread_mutex_unlock(&ws->lock);
     pthread_mutex_unlock(&ws->sending);
     return result;
@@ -412,7 +480,10 @@ int kiln_ws_ping(kiln_ws *ws, const void *data, size_t length)
 
 size_t kiln_ws_pending(const kiln_ws *ws)
 {
-    return wslink_pending(&ws->link);
+    socket_lock(ws);
+    size_t pending = wslink_pending(&ws->link);
+    socket_unlock(ws);
+    return pending;
 }
 
 /* ---- closing -------------------------------------------------------------------------------------------------------- */
@@ -441,9 +512,21 @@ static void see_it_end(kiln_ws *ws)
     struct ws_item item;
     while (ws->link.state == WSLINK_OPEN || ws->link.state == WSLINK_ENDING) {
         wslink_receive(&ws->link, &item, NULL);
-        if (ws->link.state == WSLINK_OPEN || ws->link.state == WSLINK_ENDING) {
-            wait_for(ws, wslink_wants(&ws->link), UINT64_MAX);
+        if ((ws->link.state == WSLINK_OPEN || ws->link.state == WSLINK_ENDING) &&
+            wait_without_deadline(ws, wslink_wants(&ws->link), UINT64_MAX) != KILN_OK) {
+            return;
         }
+    }
+}
+
+/* The loop frees it. */
+static void close_in_loop(kiln_ws *ws)
+{
+    if (kiln_ws_close(ws, WS_CLOSE_NORMAL, NULL) == KILN_TIMEOUT) {
+        pthread_mutex_lock(&ws->lock);
+        wslink_broken(&ws->link, "freed before its handshake");
+        pthread_mutex_unlock(&ws->lock);
+        loop_touch(ws->in_loop);
     }
 }
 
@@ -453,7 +536,7 @@ void kiln_ws_free(kiln_ws *ws)
         return;
     }
     if (ws->in_loop != NULL) {
-        kiln_ws_close(ws, WS_CLOSE_NORMAL, NULL); /* the loop frees it */
+        close_in_loop(ws);
         return;
     }
     if (ws->blocking) {
@@ -481,6 +564,10 @@ int kiln_ws_wanted(const kiln_ws *ws)
 
 int kiln_ws_timeout(const kiln_ws *ws)
 {
+    const struct link *link = &ws->link;
+    if (link->state == WSLINK_OPEN && (link->input.len > 0 || link->core.inflate_more || link->transport.more)) {
+        return 0; /* somebody receives one message at a time: no descriptor tells of those that are here already */
+    }
     uint64_t until = wslink_until_us(&ws->link);
     return until == UINT64_MAX ? -1 : until_ms(until);
 }
@@ -490,12 +577,17 @@ int kiln_ws_step(kiln_ws *ws)
     pthread_mutex_lock(&ws->lock);
     wslink_step(&ws->link);
     pthread_mutex_unlock(&ws->lock);
-    socket_answer(ws);
+    if (ws->link.state == WSLINK_ASKED) {
+        socket_answer(ws);
+    }
     socket_tell_open(ws);
     return socket_state(ws);
 }
 
 int kiln_ws_state(const kiln_ws *ws)
 {
-    return socket_state(ws);
+    socket_lock(ws);
+    int state = socket_state(ws);
+    socket_unlock(ws);
+    return state;
 }

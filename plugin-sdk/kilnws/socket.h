@@ -18,7 +18,10 @@ struct kiln_ws {
     bool served; /* kiln_ws_listener_serve frees it */
     bool opened; /* since `connected` was called last */
     bool asked; /* `handshake` was called */
-    uint64_t deadline_us; /* UINT64_MAX: none */
+    bool opening; /* the thread `opener` sees to the handshake; others wait for `settled` */
+    pthread_t opener;
+    pthread_cond_t settled;
+    _Atomic uint64_t deadline_us; /* UINT64_MAX: none */
     const char *data; /* of the message that is read as a stream */
     size_t data_len;
     void *user;
@@ -45,7 +48,22 @@ void socket_answer(kiln_ws *ws);
 void socket_tell_open(kiln_ws *ws);
 /* loop.c: something may wait to be sent, or has to be looked at. */
 void loop_touch(struct loop_socket *in_loop);
+/* While it is true, this thread's sends do not wait: what the kernel does not take at once goes out while somebody
+ * receives, or by the next send that waits. More than send_queue bytes are waited for all the same. */
+extern _Thread_local bool socket_only_queues;
+/* Waits until the kernel has taken all. */
+int socket_flush(kiln_ws *ws);
+/* The lock is held, or there is one thread. */
 int socket_state(const kiln_ws *ws);
+/* For functions that only look. */
+static inline void socket_lock(const kiln_ws *ws)
+{
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&ws->lock);
+}
+static inline void socket_unlock(const kiln_ws *ws)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&ws->lock);
+}
 /* Where an error belongs that has no object. */
 void error_to_options(const kiln_ws_options *options, const char *text);
 

@@ -1,7 +1,8 @@
 /* DESIGN: kiln_ws.h: streams. A stream is a buffer for each direction above a layer; a WebSocket is the lowest
  * layer, others are the program's. Reading and writing have a lock each, so that two threads can have a half
  * each; a reader that has to wait sends first what is gathered, if nobody is writing right now,
- * because a peer that waits for it would never answer. The stream owns its layer. */
+ * because a peer that waits for it would never answer. That sending does not wait (socket_only_queues): a reader that
+ * waits for the peer to read, whose reader does the same, would be the end of both. The stream owns its layer. */
 #include "kilnws/socket.h"
 
 #include <stdio.h>
@@ -36,6 +37,11 @@ static int ws_layer_write(void *self, const void *data, size_t length)
     return kiln_ws_write(self, data, length);
 }
 
+static int ws_layer_flush(void *self)
+{
+    return socket_flush(self);
+}
+
 static int ws_layer_close(void *self)
 {
     return kiln_ws_close(self, WS_CLOSE_NORMAL, NULL);
@@ -46,8 +52,11 @@ static void ws_layer_free(void *self)
     kiln_ws_free(self);
 }
 
-static const kiln_ws_layer ws_layer = {
-    .read = ws_layer_read, .write = ws_layer_write, .close = ws_layer_close, .free = ws_layer_free};
+static const kiln_ws_layer ws_layer = {.read = ws_layer_read,
+                                       .write = ws_layer_write,
+                                       .flush = ws_layer_flush,
+                                       .close = ws_layer_close,
+                                       .free = ws_layer_free};
 
 kiln_ws_stream *kiln_ws_stream_wrap(const kiln_ws_layer *layer, void *self)
 {
@@ -158,7 +167,10 @@ int kiln_ws_stream_close(kiln_ws_stream *s)
 static void flush_before_waiting(kiln_ws_stream *s)
 {
     if (pthread_mutex_trylock(&s->writing) == 0) {
+        bool before = socket_only_queues;
+        socket_only_queues = true;
         flush_all(s);
+        socket_only_queues = before;
         pthread_mutex_unlock(&s->writing);
     }
 }

@@ -8,6 +8,7 @@
 #include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -297,8 +298,12 @@ void carrier_close(struct carrier *t)
 {
     SSL_free(t->ssl);
     t->ssl = NULL;
+    if (t->fd >= 0 && t->watcher > 0) {
+        epoll_ctl(t->watcher - 1, EPOLL_CTL_DEL, t->fd, NULL);
+    }
     if (t->fd >= 0) {
         close(t->fd);
     }
     t->fd = -1;
+    t->watcher = 0;
 }

@@ -24,6 +24,7 @@ struct carrier_ops;
 struct carrier {
     const struct carrier_ops *ops;
     int fd;
+    int watcher; /* an epoll descriptor that is to forget `fd` before it is closed, plus one; 0: none */
     int wants; /* enum kiln_events, after CARRIER_AGAIN */
     int error; /* errno of what broke; 0: see `text` */
     SSL *ssl; /* NULL: plain */

@@ -51,6 +51,7 @@ static enum dial_result start_attempt(struct dial *d);
 
 static enum dial_result prepared(struct dial *d)
 {
+    preparation_settle(&d->preparation);
     if (d->preparation.error[0] != '\0') {
         return fail(d, d->preparation.error, "");
     }
@@ -325,6 +326,7 @@ void dial_begin(struct dial *d, struct plan *plan, int timeout_ms, bool threads)
     *d = (struct dial){.plan = plan, .transport.fd = -1, .threads = threads, .began_us = clock_us()};
     atomic_fetch_add(&plan->references, 2); /* one is the preparation's */
     d->preparation.plan = plan;
+    d->preparation.has_context = plan->context != NULL;
     d->until_us = timeout_ms < 0 ? UINT64_MAX : d->began_us + (uint64_t)timeout_ms * 1000;
     d->attempt_until_us = d->until_us;
 }
@@ -359,6 +361,11 @@ int dial_wants(const struct dial *d)
 uint64_t dial_until_us(const struct dial *d)
 {
     return d->state == STATE_TCP ? d->attempt_until_us : d->until_us;
+}
+
+int *dial_watcher(struct dial *d)
+{
+    return d->resolver != NULL ? resolver_watcher(d->resolver) : &d->transport.watcher;
 }
 
 void dial_end(struct dial *d)

@@ -61,6 +61,7 @@ enum dial_result dial_step(struct dial *dial);
 int dial_fd(const struct dial *dial);
 int dial_wants(const struct dial *dial);
 uint64_t dial_until_us(const struct dial *dial);
+int *dial_watcher(struct dial *dial); /* as wslink_watcher() */
 /* Whatever was not taken. */
 void dial_end(struct dial *dial);
 

@@ -61,6 +61,7 @@ static struct ws_pool *pool_of(struct link *link)
 void wslink_begin(struct link *link, enum ws_role role, const struct ws_deflate *agreed, const char *rest,
                   size_t rest_len)
 {
+    wslink_forget(link);
     ws_init(&link->core, role, &link->settings);
     if (agreed->on && pool_of(link) != NULL) {
         ws_use_deflate(&link->core, link->pool, agreed);
@@ -142,12 +143,13 @@ static void dial_failed(struct link *link)
 
 /* ---- breaking and ending -------------------------------------------------------------------------------- */
 
-static void drop_connection(struct link *link)
+void wslink_forget(struct link *link)
 {
-    ws_free(&link->core);
-    if (link->transport.fd >= 0) {
-        carrier_close(&link->transport);
+    if (!link->stale) {
+        return;
     }
+    link->stale = false;
+    ws_free(&link->core);
     if (!link->in_borrowed) {
         free(link->in);
     }
@@ -155,11 +157,23 @@ static void drop_connection(struct link *link)
     link->in_borrowed = false;
     link->input = (struct ws_input){0};
     link->nul_at = NULL;
+}
+
+/* The message that was handed out last stays: wslink_forget(). */
+static void drop_connection(struct link *link)
+{
+    if (link->transport.fd >= 0) {
+        carrier_close(&link->transport);
+    }
+    link->losses += link->out.len > 0;
     free(link->out.data);
     memset(&link->out, 0, sizeof link->out);
+    link->stale = true;
     link->fin_sent = false;
+    link->fin_came = false;
     link->more = false;
     link->read_write = false;
+    link->stalled = false;
 }
 
 static bool may_dial_again(const struct link *link, int code)
@@ -220,21 +234,18 @@ void wslink_end(struct link *link)
     }
 }
 
-/* What still comes is read and dropped, so that no reset overtakes our last bytes. True: the peer's end. */
+/* What still comes is read and dropped, so that no reset overtakes our last bytes. False: the connection is broken. */
 static bool read_to_end(struct link *link)
 {
     enum { SLICES = 64 }; /* a peer that never stops gets its turn again with the next step */
     uint8_t bytes[8192];
-    for (unsigned i = 0; i < SLICES; i++) {
-        ssize_t n = carrier_read(&link->transport, bytes, sizeof bytes);
-        if (n == CARRIER_AGAIN) {
-            return false;
-        }
-        if (n <= 0) {
-            return true;
-        }
+    ssize_t n = 1;
+    for (unsigned i = 0; i < SLICES && n > 0; i++) {
+        n = carrier_read(&link->transport, bytes, sizeof bytes);
     }
-    return false;
+    link->fin_came = n == 0;
+    link->more = n > 0; /* TLS may hold it where no descriptor tells of it */
+    return n != CARRIER_BROKEN;
 }
 
 static void step_ending(struct link *link)
@@ -252,7 +263,9 @@ static void step_ending(struct link *link)
             link->fin_sent = result == 0;
         }
     }
-    if (read_to_end(link) || clock_us() >= link->end_by_us) {
+    bool goes_on = link->fin_came || read_to_end(link);
+    /* A peer that has said its last may still read ours. */
+    if (!goes_on || (link->fin_came && link->fin_sent) || clock_us() >= link->end_by_us) {
         finish(link);
     }
 }
@@ -285,7 +298,7 @@ static void step_open(struct link *link)
     }
     if (!link->pinged) {
         link->pinged = true;
-        wslink_ping(link, "", 0);
+        wslink_ping_alive(link);
     } else if (now >= link->heard_us + 2 * link->limits.ping_us) {
         wslink_broken(link, "the peer does not answer pings");
     }
@@ -322,7 +335,7 @@ int wslink_wants(const struct link *link)
     case WSLINK_DIALING: return dial_wants(link->dial);
     case WSLINK_GREETING: return link->transport.wants != 0 ? link->transport.wants : KILN_READ;
     case WSLINK_OPEN: return KILN_READ | (link->out.len > 0 || link->read_write ? KILN_WRITE : 0);
-    case WSLINK_ENDING: return KILN_READ | (link->fin_sent ? 0 : KILN_WRITE);
+    case WSLINK_ENDING: return (link->fin_came ? 0 : KILN_READ) | (link->fin_sent ? 0 : KILN_WRITE);
     case WSLINK_PAUSED:
     case WSLINK_ASKED:
     case WSLINK_CLOSED: break;
@@ -336,8 +349,8 @@ uint64_t wslink_until_us(const struct link *link)
     switch (link->state) {
     case WSLINK_DIALING: return link->needs_preparation ? 0 : dial_until_us(link->dial);
     case WSLINK_PAUSED: return link->again_at_us;
-    case WSLINK_GREETING:
-    case WSLINK_ENDING: return link->end_by_us;
+    case WSLINK_GREETING: return link->end_by_us;
+    case WSLINK_ENDING: return link->more ? 0 : link->end_by_us;
     case WSLINK_OPEN:
         if (link->more) {
             return 0;
@@ -352,6 +365,11 @@ uint64_t wslink_until_us(const struct link *link)
     return until;
 }
 
+int *wslink_watcher(struct link *link)
+{
+    return link->dial != NULL ? dial_watcher(link->dial) : &link->transport.watcher;
+}
+
 void wslink_free(struct link *link)
 {
     if (link->dial != NULL) {
@@ -359,6 +377,7 @@ void wslink_free(struct link *link)
         free(link->dial);
     }
     drop_connection(link);
+    wslink_forget(link);
     if (link->owns_pool) {
         ws_pool_free(link->pool);
     }

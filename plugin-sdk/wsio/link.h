@@ -10,6 +10,8 @@
  * What it guarantees
  * - Messages come out of wslink_receive() in order; pings are answered, close frames returned, a peer that breaks
  *   the protocol is closed with the code that the core names.
+ * - A message stays until the next wslink_receive(), also when a send breaks the connection before that: what
+ *   was received is freed by receiving, never by sending.
  * - The end is orderly: both close frames, then what waits is sent, TLS's closing alert and FIN, then reading to
  *   the peer's end for a bounded time. A descriptor is never closed with unread bytes before it, which
  *   would be a reset that could overtake the last message.
@@ -21,7 +23,7 @@
 
 #include "wsio/dial.h"
 
-enum { LINK_INPUT = 65536, LINK_WAIT_ABOVE = 262144, LINK_PONGS = 65536 };
+enum { LINK_INPUT = 65536, LINK_PONGS = 65536 };
 
 enum wslink_state {
     WSLINK_DIALING,
@@ -75,9 +77,12 @@ struct link {
     bool user_closed; /* our side asked for the end */
     bool pinged;
     bool fin_sent;
+    bool fin_came; /* while ending: the peer sends nothing more, but may still take what waits */
+    bool stale; /* what was received is of a connection that is gone */
     bool in_borrowed; /* `in` is `space` of a loop */
     bool more; /* receiving stopped although there is more */
     bool read_write; /* reading waits for writing (TLS) */
+    bool stalled; /* the kernel took no more of `out` */
     struct wslink_limits limits;
     uint8_t *in;
     struct ws_input input; /* what of `in` is not used */
@@ -94,6 +99,7 @@ struct link {
     uint64_t again_at_us; /* of a pause */
     unsigned tries; /* in a row */
     unsigned connections;
+    unsigned losses; /* connections that ended before all was sent */
     uint64_t pongs;
     uint64_t ping_sent_us;
     int64_t ping_took_us; /* -1: none */
@@ -133,11 +139,16 @@ int wslink_fd(const struct link *link);
 int wslink_wants(const struct link *link);
 /* When wslink_step() has something to do anyway; UINT64_MAX: never. */
 uint64_t wslink_until_us(const struct link *link);
+/* The epoll descriptor that knows wslink_fd(), plus one, or 0: set by whoever has told it, and made to forget before the
+ * descriptor is closed. Closing alone is not enough: a child of fork(2) may still hold the same socket, whose events
+ * would go on naming what is freed here. */
+int *wslink_watcher(struct link *link);
 
-/* A kiln_result. KILN_TOO_LARGE where more than send_queue waits. */
+/* A kiln_result. KILN_TOO_LARGE where more than send_queue waits and the kernel takes nothing. */
 int wslink_send(struct link *link, int type, const void *data, size_t len);
 int wslink_send_part(struct link *link, int type, const void *data, size_t len, bool final);
-int wslink_ping(struct link *link, const void *data, size_t len);
+int wslink_ping(struct link *link, const void *data, size_t len); /* its answer's time is taken */
+int wslink_ping_alive(struct link *link); /* not of this one's */
 int wslink_close(struct link *link, int code, const char *reason);
 static inline size_t wslink_pending(const struct link *link)
 {
@@ -153,6 +164,8 @@ struct ws_headers wslink_headers(const struct link *link, struct ws_head *space)
 
 /* The connection is gone, or given up: 1006, or a pause before the next. */
 void wslink_broken(struct link *link, const char *why);
+/* Frees what was received over a connection that is gone. */
+void wslink_forget(struct link *link);
 /* The core is ready for `agreed`; head and what follows it are taken over. */
 void wslink_begin(struct link *link, enum ws_role role, const struct ws_deflate *agreed, const char *rest,
                   size_t rest_len);

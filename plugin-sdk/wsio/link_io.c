@@ -47,11 +47,17 @@ bool wslink_flush(struct link *link)
         struct iovec vector = {link->out.data + link->out.at, link->out.len};
         ssize_t n = carrier_write(&link->transport, &vector, 1);
         if (n == CARRIER_AGAIN) {
+            link->stalled = true;
             return true;
         }
         if (n < 0) {
             wslink_broken(link, carrier_error(&link->transport));
             return false;
+        }
+        if (link->stalled) {
+            link->stalled = false;
+            link->heard_us = clock_us(); /* whoever takes what waits is there, though a ping may be far behind it */
+            link->pinged = false;
         }
         link->out.at += (size_t)n;
         link->out.len -= (size_t)n;
@@ -182,11 +188,18 @@ static int result_of(enum ws_result result)
     return results[result];
 }
 
+/* Sends what is gathered, if more waits than may. False: still more, or the connection has broken. */
+static bool make_room(struct link *link)
+{
+    const uint64_t most = link->limits.send_queue;
+    return link->out.len <= most || (!link->stalled && wslink_flush(link) && link->out.len <= most);
+}
+
 /* May something be sent now? */
-static int may_send(const struct link *link)
+static int may_send(struct link *link)
 {
     switch (link->state) {
-    case WSLINK_OPEN: return link->out.len > link->limits.send_queue ? KILN_TOO_LARGE : KILN_OK;
+    case WSLINK_OPEN: return make_room(link) ? KILN_OK : link->state == WSLINK_OPEN ? KILN_TOO_LARGE : KILN_GONE;
     case WSLINK_ENDING:
     case WSLINK_CLOSED: return KILN_GONE;
     case WSLINK_DIALING:
@@ -222,18 +235,27 @@ int wslink_send_part(struct link *link, int type, const void *data, size_t len, 
     return result == KILN_OK ? send_frame(link, &frame) : result;
 }
 
-int wslink_ping(struct link *link, const void *data, size_t len)
+static int send_ping(struct link *link, const void *data, size_t len)
 {
     struct ws_frame frame;
     int result = may_send(link);
     if (result == KILN_OK) {
         result = result_of(ws_frame_make(&link->core, &frame, WS_PING, data, len));
     }
-    if (result != KILN_OK) {
-        return result;
-    }
-    link->ping_sent_us = clock_us();
-    return send_frame(link, &frame);
+    return result == KILN_OK ? send_frame(link, &frame) : result;
+}
+
+int wslink_ping(struct link *link, const void *data, size_t len)
+{
+    uint64_t now = clock_us();
+    int result = send_ping(link, data, len);
+    link->ping_sent_us = result == KILN_OK ? now : link->ping_sent_us;
+    return result;
+}
+
+int wslink_ping_alive(struct link *link)
+{
+    return send_ping(link, "", 0);
 }
 
 int wslink_close(struct link *link, int code, const char *reason)
@@ -395,6 +417,7 @@ enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_
 {
     enum { ROUNDS = 64 }; /* a flood of pings is no reason to forget others */
     take_nul_back(link);
+    wslink_forget(link);
     if (link->state != WSLINK_GREETING) {
         wslink_step(link);
     }

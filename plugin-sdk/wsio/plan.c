@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -186,10 +187,10 @@ bool preparation_at_once(struct preparation *p)
 
 void preparation_run(struct preparation *p)
 {
-    struct plan *plan = p->plan;
-    if (plan->url.tls && plan->context == NULL) {
-        plan->context = tls_client_context(&plan->tls, p->error);
-        if (plan->context == NULL) {
+    const struct plan *plan = p->plan;
+    if (plan->url.tls && !p->has_context) {
+        p->context = tls_client_context(&plan->tls, p->error);
+        if (p->context == NULL) {
             return;
         }
     }
@@ -200,8 +201,17 @@ void preparation_run(struct preparation *p)
     }
 }
 
+void preparation_settle(struct preparation *p)
+{
+    if (p->plan->context == NULL) {
+        p->plan->context = p->context;
+        p->context = NULL;
+    }
+}
+
 void preparation_free(struct preparation *p)
 {
+    SSL_CTX_free(p->context);
     if (p->addresses != NULL) {
         freeaddrinfo(p->addresses);
     }
@@ -215,16 +225,31 @@ struct resolver {
     struct preparation preparation;
     atomic_int holders; /* the thread and whoever started it */
     atomic_bool done;
-    int fd;
+    pthread_mutex_t lock; /* of fd */
+    int fd; /* -1: nobody listens any more */
+    int watcher; /* as of a carrier */
 };
 
 static void let_go(struct resolver *resolver)
 {
     if (atomic_fetch_sub(&resolver->holders, 1) == 1) {
         preparation_free(&resolver->preparation);
-        close(resolver->fd);
+        pthread_mutex_destroy(&resolver->lock);
         free(resolver);
     }
+}
+
+/* The caller's side leaves. */
+static void leave(struct resolver *resolver)
+{
+    pthread_mutex_lock(&resolver->lock);
+    if (resolver->watcher > 0) {
+        epoll_ctl(resolver->watcher - 1, EPOLL_CTL_DEL, resolver->fd, NULL);
+    }
+    close(resolver->fd);
+    resolver->fd = -1;
+    pthread_mutex_unlock(&resolver->lock);
+    let_go(resolver);
 }
 
 static void *run(void *arg)
@@ -232,8 +257,12 @@ static void *run(void *arg)
     struct resolver *resolver = arg;
     preparation_run(&resolver->preparation);
     OPENSSL_thread_stop();
+    pthread_mutex_lock(&resolver->lock);
     atomic_store(&resolver->done, true);
-    eventfd_write(resolver->fd, 1);
+    if (resolver->fd >= 0) {
+        eventfd_write(resolver->fd, 1);
+    }
+    pthread_mutex_unlock(&resolver->lock);
     let_go(resolver);
     return NULL;
 }
@@ -251,6 +280,8 @@ struct resolver *resolver_start(struct plan *plan)
     }
     atomic_fetch_add(&plan->references, 1);
     resolver->preparation.plan = plan;
+    resolver->preparation.has_context = plan->context != NULL;
+    pthread_mutex_init(&resolver->lock, NULL);
     atomic_init(&resolver->holders, 2);
     sigset_t all;
     sigset_t before;
@@ -261,7 +292,7 @@ struct resolver *resolver_start(struct plan *plan)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (result != 0) {
         atomic_store(&resolver->holders, 1);
-        let_go(resolver);
+        leave(resolver);
         return NULL;
     }
     pthread_detach(thread);
@@ -278,14 +309,19 @@ bool resolver_is_done(const struct resolver *resolver)
     return atomic_load(&resolver->done);
 }
 
+int *resolver_watcher(struct resolver *resolver)
+{
+    return &resolver->watcher;
+}
+
 void resolver_finish(struct resolver *resolver, struct preparation *to)
 {
     *to = resolver->preparation;
     resolver->preparation = (struct preparation){0};
-    let_go(resolver);
+    leave(resolver);
 }
 
 void resolver_abandon(struct resolver *resolver)
 {
-    let_go(resolver);
+    leave(resolver);
 }

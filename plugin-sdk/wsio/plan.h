@@ -1,6 +1,6 @@
 /* DESIGN: what a client is to do, taken over from the caller's options once, checked, and owned: so that it can be
  * done again (reconnection) and on another thread (names, authorities). Counted by reference; nothing in it
- * changes but the TLS context, which is made by the first preparation. */
+ * changes but the TLS context, which the first preparation that ends well brings along. */
 #ifndef KILN_WSIO_PLAN_H
 #define KILN_WSIO_PLAN_H
 
@@ -39,6 +39,8 @@ void plan_release(struct plan *plan);
 /* What takes its time, for a thread that may block: names become addresses, authorities are read. */
 struct preparation {
     struct plan *plan; /* a reference */
+    SSL_CTX *context; /* a reference, for the plan: preparation_settle(); NULL: it had one, or needs none */
+    bool has_context; /* the plan's, when this began: other threads do not look into it */
     struct addrinfo *addresses;
     char error[URL_ERROR_MAX]; /* "": all is well */
 };
@@ -46,12 +48,16 @@ struct preparation {
 /* Done already, without blocking? An address needs no name server. */
 bool preparation_at_once(struct preparation *preparation);
 void preparation_run(struct preparation *preparation);
+/* Where the plan is used: its result becomes the plan's. */
+void preparation_settle(struct preparation *preparation);
 void preparation_free(struct preparation *preparation);
 
-/* The same on a thread of its own; `fd` becomes readable at its end. */
+/* The same on a thread of its own; `fd` becomes readable at its end. It is closed when the caller takes the result or
+ * gives it up, never later by the thread: an event loop that has forgotten it hears of it no more. */
 struct resolver;
 struct resolver *resolver_start(struct plan *plan);
 int resolver_fd(const struct resolver *resolver);
+int *resolver_watcher(struct resolver *resolver); /* as wslink_watcher() */
 bool resolver_is_done(const struct resolver *resolver);
 /* Its result moves to the caller, then it is freed. */
 void resolver_finish(struct resolver *resolver, struct preparation *to);

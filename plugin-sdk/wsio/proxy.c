@@ -44,20 +44,22 @@ static void http_begin(struct proxy_dialogue *d)
 static enum proxy_result http_look(struct proxy_dialogue *d)
 {
     struct ws_head head;
-    switch (ws_head_parse(&head, (const char *)d->in, d->in_len, false)) {
-    case WS_HEAD_MORE: return PROXY_MORE;
-    case WS_HEAD_BAD: return fail(d, "the proxy's answer is not HTTP");
-    case WS_HEAD_WHOLE: break;
-    }
-    d->used = head.size;
-    if (head.status >= 200 && head.status < 300) {
-        return PROXY_DONE; /* a successful CONNECT has no body, whatever its head says */
-    }
-    if (head.status < 200) {
+    for (;;) {
+        switch (ws_head_parse(&head, (const char *)d->in, d->in_len, false)) {
+        case WS_HEAD_MORE: return PROXY_MORE;
+        case WS_HEAD_BAD: return fail(d, "the proxy's answer is not HTTP");
+        case WS_HEAD_WHOLE: break;
+        }
+        if (head.status >= 200) {
+            break;
+        }
+        /* 100 to 199 are not the answer yet. */
         memmove(d->in, d->in + head.size, d->in_len - head.size);
         d->in_len -= head.size;
-        d->used = 0;
-        return d->in_len > 0 ? http_look(d) : PROXY_MORE;
+    }
+    d->used = head.size;
+    if (head.status < 300) {
+        return PROXY_DONE; /* a successful CONNECT has no body, whatever its head says */
     }
     if (head.status == 407) {
         return fail(d, d->proxy->has_user

@@ -7,6 +7,7 @@
 
 #include "wsio/proxy.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,10 +226,52 @@ static void test_socks_proxy(void **state)
     all_steps("socks5://p", "h", &(struct talk){NULL, 0, BYTES("\5\0\5\0\0\2xx"), PROXY_FAILED, 0});
 }
 
+/* An endpoint's stack is small. */
+static void *many_interim_answers(void *result)
+{
+    struct proxy_url proxy;
+    char error[URL_ERROR_MAX];
+    static const char interim[] = "HTTP/1.1 100 \r\n\r\n";
+    static const char last[] = "HTTP/1.1 200 \r\n\r\n";
+    size_t len = sizeof interim - 1;
+    size_t count = (PROXY_ANSWER_MAX - 100) / len;
+    char *answer = malloc(PROXY_ANSWER_MAX);
+    struct proxy_dialogue *d = malloc(sizeof *d);
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(answer + i * len, interim, len);
+    }
+    memcpy(answer + count * len, last, sizeof last - 1);
+    proxy_url_parse(&proxy, "http://p:1", error);
+    proxy_begin(d, &proxy, "h", 80, false);
+    *(enum proxy_result *)result = proxy_receive(d, answer, count * len + sizeof last - 1, &used);
+    proxy_end(d);
+    free(d);
+    free(answer);
+    return used == count * len + sizeof last - 1 ? result : NULL;
+}
+
+static void test_interim_answers_cost_no_stack(void **state)
+{
+    (void)state;
+    enum proxy_result result = PROXY_FAILED;
+    pthread_attr_t small;
+    pthread_t thread;
+    void *ok;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 * 1024);
+    assert_int_equal(pthread_create(&thread, &small, many_interim_answers, &result), 0);
+    pthread_join(thread, &ok);
+    pthread_attr_destroy(&small);
+    assert_non_null(ok);
+    assert_int_equal(result, PROXY_DONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls),       cmocka_unit_test(test_wrong_urls),  cmocka_unit_test(test_proxy_urls),
+        cmocka_unit_test(test_urls),       cmocka_unit_test(test_wrong_urls),
+        cmocka_unit_test(test_proxy_urls), cmocka_unit_test(test_interim_answers_cost_no_stack),
         cmocka_unit_test(test_http_proxy), cmocka_unit_test(test_socks_proxy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
