@@ -189,7 +189,7 @@ static ssize_t receive_bytes(struct conn *conn, uint8_t *to, size_t cap)
 /* OpenSSL may have written: an answer in the handshake, tickets, a change of keys. */
 static bool send_own(struct conn *conn, struct tls *tls)
 {
-    if (tls->shared->out_len == 0 && !tls->alert_waits) {
+    if (tls->shared->out_len == 0 && !tls->alert_waits && !tls->update_waits) {
         return true;
     }
     switch (tls_flush(conn, false)) {

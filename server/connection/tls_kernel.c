@@ -4,9 +4,12 @@
  * transport_tls in its way out alone. What comes in is opened here as before. A kernel that has it not is
  * asked once.
  *
- * What is no data (an alert) is handed over beside its kind; when the kernel takes nothing at the moment, it waits
- * in `struct tls` for the socket. New keys in the midst of it cannot be given to every kernel: a client that asks
- * for them by KeyUpdate, which none does by itself while it downloads, is cut. */
+ * What is no data (an alert, a KeyUpdate) is handed over beside its kind; when the kernel takes nothing at the moment,
+ * it waits in `struct tls` for the socket, and no data overtakes it.
+ *
+ * A client of TLS 1.3 may ask for new keys at any time (RFC 8446, 4.6.3). The kernel takes them since Linux 6.14.
+ * Whether this one does is found out before the KeyUpdate leaves, by giving it the keys that it has once more;
+ * where it does not, nothing that we could send would be right, and the client gets the alert internal_error. */
 #include "connection/tls_private.h"
 
 #include "config/config.h"
@@ -133,42 +136,90 @@ bool tls_kernel_begin(struct conn *conn, size_t file_len)
     return true;
 }
 
+/* Whether the kernel lets keys be changed: it is given what it has. */
+static bool takes_new_keys(const struct conn *conn, const struct tls *tls)
+{
+    union crypto_info info;
+    uint8_t none[32] = {0};
+    socklen_t len = (socklen_t)describe(tls, none, &info); /* for the length */
+    bool ok = getsockopt(conn->watch.fd, SOL_TLS, TLS_TX, &info, &len) == 0 &&
+              setsockopt(conn->watch.fd, SOL_TLS, TLS_TX, &info, len) == 0;
+    OPENSSL_cleanse(&info, sizeof info);
+    return ok;
+}
+
 /* ---- the way out ------------------------------------------------------------------------------------------ */
 
-static bool send_alert(const struct conn *conn, const uint8_t alert[2])
+/* A record that is no data. */
+static bool send_record(const struct conn *conn, uint8_t type, const uint8_t *data, size_t len)
 {
     union {
         struct cmsghdr head;
         char room[CMSG_SPACE(1)];
     } control = {.head = {.cmsg_level = SOL_TLS, .cmsg_type = TLS_SET_RECORD_TYPE, .cmsg_len = CMSG_LEN(1)}};
-    *CMSG_DATA(&control.head) = RECORD_ALERT;
-    struct iovec vector = {(void *)(uintptr_t)alert, 2};
+    *CMSG_DATA(&control.head) = type;
+    struct iovec vector = {(void *)(uintptr_t)data, len};
     struct msghdr message = {
         .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    return sendmsg(conn->watch.fd, &message, MSG_NOSIGNAL) == 2;
+    return sendmsg(conn->watch.fd, &message, MSG_NOSIGNAL) == (ssize_t)len;
+}
+
+/* The last record of the old keys, and the new ones for what follows. */
+static enum tls_sent send_key_update(const struct conn *conn, struct tls *tls)
+{
+    if (!takes_new_keys(conn, tls)) {
+        static const uint8_t alert[] = {2, ALERT_INTERNAL_ERROR};
+        log_debug("TLS connection failed: the peer wants new keys, and the kernel takes none: %s", strerror(errno));
+        send_record(conn, RECORD_ALERT, alert, sizeof alert);
+        tls->failed = true;
+        errno = EPROTO;
+        return TLS_FAILED;
+    }
+    if (!send_record(conn, RECORD_HANDSHAKE, tls_key_update, sizeof tls_key_update)) {
+        return errno == EAGAIN ? TLS_BLOCKED : TLS_FAILED;
+    }
+    tls->update_waits = false;
+    if (!tls_keys_update(&tls->out, tls->format, true) || !give_keys(conn, tls)) {
+        errno = EPROTO;
+        return TLS_FAILED;
+    }
+    return TLS_SENT;
 }
 
 enum tls_sent tls_kernel_flush(struct conn *conn)
 {
     struct tls *tls = tls_of(conn);
+    if (tls->update_waits) {
+        enum tls_sent sent = send_key_update(conn, tls);
+        if (sent != TLS_SENT) {
+            return sent;
+        }
+    }
     if (!tls->alert_waits) {
         return TLS_SENT;
     }
-    if (!send_alert(conn, tls->alert)) {
+    if (!send_record(conn, RECORD_ALERT, tls->alert, sizeof tls->alert)) {
         return errno == EAGAIN ? TLS_BLOCKED : TLS_FAILED;
     }
     tls->alert_waits = false;
     return TLS_SENT;
 }
 
+static bool what_waits_is_sent(struct conn *conn)
+{
+    enum tls_sent sent = tls_kernel_flush(conn);
+    errno = sent == TLS_BLOCKED ? EAGAIN : errno;
+    return sent == TLS_SENT;
+}
+
 static ssize_t kernel_send(struct conn *conn, const struct iovec *vectors, int count, bool more)
 {
-    return transport_plain.send(conn, vectors, count, more);
+    return !what_waits_is_sent(conn) ? -1 : transport_plain.send(conn, vectors, count, more);
 }
 
 static ssize_t kernel_send_file(struct conn *conn, int fd, off_t offset, size_t len)
 {
-    return sendfile(conn->watch.fd, fd, &offset, len);
+    return !what_waits_is_sent(conn) ? -1 : sendfile(conn->watch.fd, fd, &offset, len);
 }
 
 const struct transport transport_tls_kernel = {

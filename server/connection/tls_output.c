@@ -141,10 +141,15 @@ void tls_put_alert(struct tls *tls, enum tls_alert alert)
     tls_put(tls, RECORD_ALERT, bytes, sizeof bytes);
 }
 
+const uint8_t tls_key_update[5] = {24, 0, 0, 1, 0};
+
 bool tls_put_key_update(struct tls *tls)
 {
-    static const uint8_t message[] = {24, 0, 0, 1, 0}; /* of the peer no update is asked */
-    return !tls->kernel && tls_put(tls, RECORD_HANDSHAKE, message, sizeof message) &&
+    if (tls->kernel) {
+        tls->update_waits = true;
+        return true;
+    }
+    return tls_put(tls, RECORD_HANDSHAKE, tls_key_update, sizeof tls_key_update) &&
            tls_keys_update(&tls->out, tls->format, true);
 }
 

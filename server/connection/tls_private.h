@@ -58,6 +58,7 @@ struct tls {
     bool kernel : 1; /* makes the records (tls_kernel.c) */
     bool kernel_asked : 1; /* whether it does */
     bool alert_waits : 1; /* for the kernel to take it */
+    bool update_waits : 1; /* the KeyUpdate, likewise */
     uint8_t alert[2];
     struct tls_loop *shared;
     struct tls_opening *opening; /* NULL before the first bytes came, and when the handshake is done */
@@ -126,6 +127,7 @@ enum tls_sent tls_flush(struct conn *conn, bool more);
 bool tls_put(struct tls *tls, uint8_t type, const void *data, size_t len);
 /* The same for an alert, fatal ones but for close_notify and no_renegotiation. */
 void tls_put_alert(struct tls *tls, enum tls_alert alert);
+extern const uint8_t tls_key_update[5]; /* the message; of the peer no update is asked */
 /* TLS 1.3: KeyUpdate, and new keys for what we send. */
 bool tls_put_key_update(struct tls *tls);
 ssize_t tls_send(struct conn *conn, const struct iovec *vectors, int count, bool more);

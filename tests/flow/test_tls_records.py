@@ -4,6 +4,7 @@ import os
 import socket
 import ssl
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ int kiln_run(kiln_context *ctx, const char *path)
 }
 """
 BIG = os.urandom(1 << 20)
+HUGE = os.urandom(4 << 20)
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SUITES = {
     "1.2": [
@@ -100,39 +102,59 @@ def test_a_record_that_comes_byte_by_byte(https, ca, version):
     stream.raw.close()
 
 
-def test_keys_are_renewed_when_the_client_wants(https, ca):
+class SClient:
+    """openssl s_client in a dialogue; what it is sent beside data is in a file of messages."""
+
+    def __init__(self, kiln, ca, tmp_path):
+        self.messages = tmp_path / "messages"
+        self.process = subprocess.Popen(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{kiln.tls_port}", "-servername", "localhost", "-CAfile", ca.cert, "-tls1_3",
+             "-msg", "-msgfile", self.messages],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        self.said = bytearray()
+
+    def __enter__(self):
+        self.until(b"Verify return code: 0 (ok)")
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate(timeout=PATIENCE)
+
+    def until(self, text):
+        """Up to this text, or its end when there is none."""
+        while text is None or text not in self.said:
+            part = os.read(self.process.stdout.fileno(), 65536)
+            if text is None and not part:
+                return bytes(self.said)
+            assert part, bytes(self.said[-2000:])
+            self.said.extend(part)
+
+    def say(self, data):
+        del self.said[:]
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def key_updates(self):
+        """That it was sent, once it has ended."""
+        self.say(b"Q\n")
+        self.until(None)
+        self.process.wait(timeout=PATIENCE)
+        return self.messages.read_text().count("<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
+
+
+def test_keys_are_renewed_when_the_client_wants(https, ca, tmp_path):
     kiln = https(files={"index.html": "hello", "big": BIG})
-    client = subprocess.Popen(
-        ["openssl", "s_client", "-connect", f"127.0.0.1:{kiln.tls_port}", "-servername", "localhost", "-CAfile", ca.cert, "-tls1_3"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )
-    said = bytearray()
-
-    def until(text):
-        while text not in said:
-            part = os.read(client.stdout.fileno(), 65536)
-            assert part, bytes(said)
-            said.extend(part)
-
-    def say(data):
-        client.stdin.write(data)
-        client.stdin.flush()
-
-    try:
-        until(b"Verify return code: 0 (ok)")
+    with SClient(kiln, ca, tmp_path) as client:
         for letter in (b"K", b"k", b"K", b"K"):
-            del said[:]
-            say(letter + b"\n")
-            until(b"KEYUPDATE")
-            del said[:]
-            say(GET)
-            until(b"hello")
-        del said[:]
-        say(GET.replace(b" / ", b" /big "))
-        until(BIG)
-    finally:
-        client.kill()
-        client.communicate(timeout=PATIENCE)
+            client.say(letter + b"\n")
+            client.until(b"KEYUPDATE")
+            client.say(GET)
+            client.until(b"hello")
+        client.say(GET.replace(b" / ", b" /big "))
+        client.until(BIG)
+        assert client.key_updates() == 3  # k asks for none
 
 
 @pytest.mark.parametrize("length", [512, 4096])
@@ -147,6 +169,9 @@ def test_the_length_of_records_that_a_client_asks_for(https, ca, length):
     assert answer.stdout.endswith(BIG), answer.stderr
 
 
+# ---- records by the kernel (kTLS) --------------------------------------------------------------
+
+
 def kernel_makes_records() -> bool:
     """The module tls is there, or comes when it is asked for."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as s:
@@ -157,22 +182,80 @@ def kernel_makes_records() -> bool:
             return False
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.fixture(scope="module")
+def kernel_tls(tmp_path_factory):
+    """The environment of a server whose kernel makes TLS records, whatever the real one can."""
+    library = tmp_path_factory.mktemp("kernel_tls") / "kernel_tls.so"
+    source = Path(__file__).resolve().parents[1] / "support" / "kernel_tls.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source, "-lcrypto", "-ldl"], check=True)
+    options = os.environ.get("ASAN_OPTIONS", "")
+    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": ":".join(filter(None, [options, "verify_asan_link_order=0"]))}
+
+
+@pytest.fixture
+def by_kernel(server, ca, tmp_path, kernel_tls):
+    """A server of large and small files, and how many connections it gave to the kernel."""
+
+    def make(rekey=True, emulated=True, **config):
+        ca.install(tmp_path / "certs", "localhost", "localhost", "127.0.0.1")
+        admin = free_port()
+        config = {"AdminListen": f"127.0.0.1:{admin}", **config}
+        env = {**kernel_tls, "KERNEL_TLS_REKEY": str(int(rekey))} if emulated else None
+        kiln = server(config, {"big": BIG, "huge": HUGE, "index.html": "hello"}, tls=True, env=env).start()
+
+        def count(name="kernel"):
+            text = curl(kiln, f"http://127.0.0.1:{admin}/metrics").stdout.decode()
+            return {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if line.startswith("kiln_tls_")}[f"kiln_tls_{name}_total"]
+
+        return kiln, count
+
+    return make
+
+
+@pytest.mark.parametrize("kernel", ["here", "emulated", "unwanted"])
 @pytest.mark.parametrize("version,suite", [(v, s) for v, suites in SUITES.items() for s in suites if "RSA" not in s])
-def test_large_files_by_the_kernel(https, ca, tmp_path, version, suite, wanted):
+def test_large_files_by_the_kernel(by_kernel, ca, version, suite, kernel):
     """Where the kernel makes TLS records they are the kernel's, and everywhere they arrive."""
-    admin = free_port()
-    kiln = https(files={"big": BIG, "index.html": "hello"}, KernelTls=wanted, AdminListen=f"127.0.0.1:{admin}")
+    kiln, count = by_kernel(emulated=kernel == "emulated", KernelTls=kernel != "unwanted")
     choice = ["--tls13-ciphers", suite] if version == "1.3" else ["--tls-max", "1.2", "--ciphers", suite]
     url = f"https://localhost:{kiln.tls_port}/"
     # Two large files on one connection, and what is small between and behind them.
     urls = [url + "big", url, url + "big", url + "missing"]
     answer = curl(kiln, "--http1.1", "--cacert", ca.cert, *choice, *urls)
     assert answer.stdout.startswith(BIG + b"hello" + BIG), answer.stderr
+    wait_for(lambda: count("handshakes") == 1, "the figures")
+    assert count() == (kernel == "emulated" or (kernel == "here" and kernel_makes_records()))
 
-    def count():
-        text = curl(kiln, f"http://127.0.0.1:{admin}/metrics").stdout.decode()
-        return {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if line.startswith("kiln_tls_")}
 
-    wait_for(lambda: count()["kiln_tls_handshakes_total"] == 1, "the figures")
-    assert count()["kiln_tls_kernel_total"] == (wanted and kernel_makes_records())
+def test_keys_of_the_kernel_are_renewed_when_the_client_wants(by_kernel, ca, tmp_path):
+    kiln, count = by_kernel()
+    with SClient(kiln, ca, tmp_path) as client:
+        client.say(GET.replace(b" / ", b" /big "))
+        client.until(BIG)
+        wait_for(lambda: count() == 1, "the figures")
+        for _ in range(2):
+            client.say(b"K\n")
+            client.until(b"KEYUPDATE")
+            client.say(GET)
+            client.until(b"hello")
+        client.say(GET.replace(b" / ", b" /huge "))
+        client.until(HUGE[:16])
+        client.process.stdin.write(b"K\n")  # while the file comes
+        client.process.stdin.flush()
+        client.until(HUGE[-16:])
+        assert HUGE in bytes(client.said).replace(b"KEYUPDATE\n", b"")
+        client.say(GET)
+        client.until(b"hello")
+        assert client.key_updates() == 3
+
+
+def test_a_kernel_that_takes_no_new_keys_ends_the_connection_by_an_alert(by_kernel, ca, tmp_path):
+    kiln, count = by_kernel(rekey=False)
+    with SClient(kiln, ca, tmp_path) as client:
+        client.say(GET.replace(b" / ", b" /big "))
+        client.until(BIG)
+        wait_for(lambda: count() == 1, "the figures")
+        client.say(b"K\n")
+        assert b"tlsv1 alert internal error" in client.until(None)
+    answer = curl(kiln, "--http1.1", "--cacert", ca.cert, f"https://localhost:{kiln.tls_port}/")
+    assert answer.stdout == b"hello"
