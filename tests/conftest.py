@@ -10,6 +10,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[0] / "support"))
 from certificates import Authority  # noqa: E402
 from kiln_server import Server, write_tree  # noqa: E402
 
+# Fixtures of several files each.
+from admin_client import admin  # noqa: E402, F401
+from isolated_endpoint import isolated  # noqa: E402, F401
+from sdk_endpoint import endpoint  # noqa: E402, F401
+from static_site import site  # noqa: E402, F401
+
 
 @pytest.fixture
 def files(tmp_path):

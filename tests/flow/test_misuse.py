@@ -3,11 +3,10 @@
 import pytest
 
 from kiln_server import exchange, wait_for
-from test_sdk import endpoint  # noqa: F401  a fixture
 
 
 @pytest.fixture
-def survivor(endpoint):  # noqa: F811
+def survivor(endpoint):
     """As endpoint(); at the end the first worker must still be the one that serves."""
     made = []
 
