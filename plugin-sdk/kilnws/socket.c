@@ -304,6 +304,9 @@ static int receive(kiln_ws *ws, kiln_ws_message *message, uint64_t until)
     }
     pthread_mutex_lock(&ws->lock);
     for (;;) {
+        if (ws->blocking && (ws->link.state == WSLINK_DIALING || ws->link.state == WSLINK_PAUSED)) {
+            wslink_step(&ws->link); /* connects again; for others that is kiln_ws_step's, which tells of it */
+        }
         enum wslink_event event = wslink_receive(&ws->link, &item, NULL);
         if (ws->opened) {
             pthread_mutex_unlock(&ws->lock);

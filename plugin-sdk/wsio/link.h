@@ -131,8 +131,9 @@ void wslink_greet_step(struct link *link);
 
 /* Goes on as far as it can without waiting. */
 void wslink_step(struct link *link);
-/* The next message, until the next call; steps as well. But a request is taken by wslink_step() alone, whose caller
- * then answers it: taken here, after the caller has looked, it would never be. `space` (may be NULL): LINK_INPUT + 1
+/* The next message, until the next call; steps an open link as well. But connecting and the taking of requests are
+ * wslink_step()'s alone, whose caller then sees that it is open, or answers: happening here, after the caller has
+ * looked, it would be seen by nobody, since no event comes again. `space` (may be NULL): LINK_INPUT + 1
  * bytes for the time of the call, all of whose messages must be taken before another link uses it. */
 enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_t *space);
 int wslink_fd(const struct link *link);

@@ -418,7 +418,7 @@ enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_
     enum { ROUNDS = 64 }; /* a flood of pings is no reason to forget others */
     take_nul_back(link);
     wslink_forget(link);
-    if (link->state != WSLINK_GREETING) {
+    if (link->state == WSLINK_OPEN || link->state == WSLINK_ENDING) {
         wslink_step(link);
     }
     unsigned rounds = 0;

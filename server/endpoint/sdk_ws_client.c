@@ -201,6 +201,9 @@ int ws_client_receive(struct ws_client *c, kiln_ws_message *message, int64_t tim
     uint64_t until = limit_of(c, timeout_ms);
     struct ws_item item;
     for (;;) {
+        if (c->link.state == WSLINK_DIALING || c->link.state == WSLINK_PAUSED) {
+            wslink_step(&c->link); /* connects again */
+        }
         enum wslink_event event = wslink_receive(&c->link, &item, NULL);
         tell_open(c);
         if (event == WSLINK_MESSAGE) {

@@ -33,8 +33,13 @@ def server_context(ca, tmp_path, *names, client_ca=None):
 
 @pytest.mark.parametrize("options", [[], ["-d"]])
 def test_lines_to_and_fro(options):
-    with PythonServer(echo) as server:
-        code, out, err = kiln_ws(*options, "-w", "1", f"ws://127.0.0.1:{server.port}/", data="eins\nzwei ä\n\nlast".encode())
+    async def echo_four(ws):
+        for _ in range(4):
+            await ws.send(await ws.recv())
+        await ws.close(1000)
+
+    with PythonServer(echo_four) as server:
+        code, out, err = kiln_ws(*options, "-w", "-1", f"ws://127.0.0.1:{server.port}/", data="eins\nzwei ä\n\nlast".encode())
         assert (code, out.decode(), err) == (0, "eins\nzwei ä\n\nlast\n", "")
 
 
@@ -84,10 +89,17 @@ def test_closing_codes_become_exit_codes():
 
 
 def test_pings_are_told_and_lines_with_a_slash_are_commands():
-    with PythonServer(echo) as server:
+    async def echo_then_close(ws):
+        await ws.send(await ws.recv())
+        try:
+            await asyncio.wait_for(ws.recv(), 1)  # pings are answered meanwhile
+        except asyncio.TimeoutError:
+            await ws.close(1000)
+
+    with PythonServer(echo_then_close) as server:
         code, out, err = kiln_ws("--slash", f"ws://127.0.0.1:{server.port}/", data=b"/ping abc\nword\n/close 3000 enough\n")
         assert code == 3 and "closed with 3000" in err
-        code, out, err = kiln_ws("-P", "0.01", "-w", "0.3", "-v", "-t", f"ws://127.0.0.1:{server.port}/", data=b"word\n")
+        code, out, err = kiln_ws("-P", "0.01", "-w", "-1", "-v", "-t", f"ws://127.0.0.1:{server.port}/", data=b"word\n")
         assert code == 0 and out == b"word\n" and "pong after" in err and "handshake" in err and "status 101" in err
 
 
@@ -408,6 +420,6 @@ def test_wss_echo_with_a_self_signed_certificate(ca, tmp_path):
     (tmp_path / "k.pem").write_text(key)
     with EchoServer(f"--cert={tmp_path / 'c.pem'}", f"--key={tmp_path / 'k.pem'}") as server:
         data = os.urandom(1 << 20)
-        code, out, err = kiln_ws("-b", "-d", f"--ca={ca.cert}", "-w", 2, server.url, data=data)
+        code, out, err = kiln_ws("-b", "-d", f"--ca={ca.cert}", "-w", 5, server.url, data=data)
         assert (code, out) == (0, data), err
         assert server.url.startswith("wss://")

@@ -266,6 +266,9 @@ static void round_of(struct talk *t)
     bool open = kiln_ws_state(t->ws) == KILN_WS_OPEN && t->connections > 0;
     bool reads = open && !t->input_ended && !t->closing && kiln_ws_pending(t->ws) < UNSENT_MOST;
     int ms = keep_time(t);
+    if (kiln_ws_state(t->ws) == KILN_WS_CLOSED) {
+        return; /* our closing has found it broken: there is nothing to wait for */
+    }
     int wanted = kiln_ws_wanted(t->ws);
     struct pollfd fds[2] = {
         {.fd = kiln_ws_fd(t->ws),

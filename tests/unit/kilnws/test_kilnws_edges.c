@@ -91,6 +91,15 @@ static void test_messages_that_are_here_already_need_no_event(void **state)
     close(peer);
 }
 
+static void *receive_all(void *ws)
+{
+    kiln_ws_message m;
+    int result;
+    while ((result = kiln_ws_recv(ws, &m)) > 0) {
+    }
+    return (void *)(intptr_t)result;
+}
+
 static void test_a_reading_stream_does_not_wait_for_the_peer_to_read(void **state)
 {
     (void)state;
@@ -135,16 +144,39 @@ static void test_a_slow_reader_is_not_a_silent_peer(void **state)
     close(peer);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------ */
-
-static void *receive_all(void *ws)
+static void *accept_one(void *listener)
 {
-    kiln_ws_message m;
-    int result;
-    while ((result = kiln_ws_recv(ws, &m)) > 0) {
-    }
-    return (void *)(intptr_t)result;
+    kiln_ws *ws = kiln_ws_listener_accept(listener, -1);
+    receive_all(ws);
+    kiln_ws_free(ws);
+    return NULL;
 }
+
+static void test_only_a_step_connects(void **state)
+{
+    (void)state;
+    kiln_ws_listener *listener = kiln_ws_listen(&(kiln_ws_listen_options){.address = "127.0.0.1"});
+    pthread_t thread;
+    pthread_create(&thread, NULL, accept_one, listener);
+    kiln_ws *ws = kiln_ws_open(url_of(listener, "ws"), NULL);
+    kiln_ws_message m;
+    int state_now = KILN_WS_CONNECTING;
+    while (state_now == KILN_WS_CONNECTING) { /* who looks at what it returns is told that it is open */
+        for (int i = 0; i < 20; i++) {
+            poll_for(ws);
+            assert_int_equal(kiln_ws_recv(ws, &m), KILN_TIMEOUT);
+            assert_int_equal(kiln_ws_state(ws), KILN_WS_CONNECTING);
+        }
+        state_now = kiln_ws_step(ws);
+    }
+    assert_int_equal(state_now, KILN_WS_OPEN);
+    kiln_ws_set_blocking(ws, 1);
+    kiln_ws_free(ws);
+    pthread_join(thread, NULL);
+    kiln_ws_listener_free(listener);
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------------ */
 
 static void test_a_deadline_of_another_thread_ends_a_wait(void **state)
 {
@@ -344,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_messages_that_are_here_already_need_no_event),
         cmocka_unit_test(test_a_reading_stream_does_not_wait_for_the_peer_to_read),
         cmocka_unit_test(test_a_slow_reader_is_not_a_silent_peer),
+        cmocka_unit_test(test_only_a_step_connects),
         cmocka_unit_test(test_a_deadline_of_another_thread_ends_a_wait),
         cmocka_unit_test(test_a_send_that_the_other_thread_finds_broken_fails),
         cmocka_unit_test(test_two_threads_at_one_handshake),
