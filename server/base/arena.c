@@ -24,10 +24,12 @@ struct arena_deferred {
     void *arg;
 };
 
-/* Blocks of exactly ARENA_BLOCK bytes wait here for the thread's next request. */
+/* Blocks of exactly ARENA_BLOCK bytes wait here for the thread's next request: of a thread that has opened its pool,
+ * and so will drain it. */
 enum { POOL_MAX = 256 };
 static _Thread_local struct arena_block *pool;
 static _Thread_local unsigned pool_count;
+static _Thread_local unsigned pool_max;
 
 void arena_init(struct arena *arena, size_t limit)
 {
@@ -171,7 +173,7 @@ void arena_reset(struct arena *arena)
     *arena = (struct arena){.limit = limit};
     while (block != NULL) {
         struct arena_block *older = block->older;
-        if (block->size == ARENA_BLOCK && pool_count < POOL_MAX) {
+        if (block->size == ARENA_BLOCK && pool_count < pool_max) {
             block->older = pool;
             pool = block;
             pool_count++;
@@ -184,8 +186,14 @@ void arena_reset(struct arena *arena)
     }
 }
 
+void arena_pool_open(void)
+{
+    pool_max = POOL_MAX;
+}
+
 void arena_pool_drain(void)
 {
+    pool_max = 0;
     while (pool != NULL) {
         struct arena_block *block = pool;
         UNPOISON(block, ARENA_BLOCK);

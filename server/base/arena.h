@@ -65,7 +65,9 @@ bool arena_defer(struct arena *arena, void (*fn)(void *), void *arg);
  * If the struct arena itself lies in its first block, copy it out before. */
 void arena_reset(struct arena *arena);
 
-/* Frees the calling thread's pooled blocks (at thread exit). */
+/* From now on the calling thread keeps blocks for its next arenas, which it must drain before it ends: for threads
+ * that make and reset arenas all the time. */
+void arena_pool_open(void);
 void arena_pool_drain(void);
 
 #endif

@@ -1,12 +1,12 @@
 #include "loop/loop.h"
 
-#include "base/arena.h"
 #include "base/epoch.h"
 #include "loop/backend.h"
 #include "loop/loop_private.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -233,7 +233,6 @@ void loop_run(struct loop *loop)
     take_mail(loop);
     loop_run_deferred(loop);
     epoch_unregister();
-    arena_pool_drain();
     self = NULL;
 }
 

@@ -1,6 +1,5 @@
 #include "loop/pool.h"
 
-#include "base/arena.h"
 #include "base/check.h"
 #include "observe/log.h"
 
@@ -107,7 +106,6 @@ static void *pool_main(void *arg)
     for (struct pool_job *job = wait_for_job(lane); job != NULL; job = wait_for_job(lane)) {
         job->run(job);
     }
-    arena_pool_drain();
     if (atomic_load(&stopping)) {
         sem_post(&lane->work); /* the next one ends, too */
     }

@@ -55,6 +55,7 @@ static void *loop_main(void *arg)
     char name[16];
     snprintf(name, sizeof name, "loop %u", loop_index(self->loop));
     pthread_setname_np(pthread_self(), name);
+    arena_pool_open();
     metrics_attach(loop_index(self->loop));
     config_hold_set(self->loop, self->config);
     loop_run(self->loop);

@@ -8,6 +8,8 @@
 #include "base/arena.h"
 #include "base/sanitize.h"
 
+#include <malloc.h>
+#include <pthread.h>
 #include <stdlib.h>
 #if defined(KILN_ASAN)
 #include <sanitizer/asan_interface.h>
@@ -127,11 +129,37 @@ static void test_blocks_are_used_again(void **state)
     (void)state;
     struct arena arena;
     arena_init(&arena, 0);
+    arena_pool_open();
     void *first = arena_alloc(&arena, 100);
     arena_reset(&arena);
     assert_ptr_equal(arena_alloc(&arena, 100), first);
     arena_reset(&arena);
     arena_pool_drain();
+}
+
+static void *use_and_end(void *arg)
+{
+    struct arena *arena = arg;
+    assert_non_null(arena_alloc(arena, 100));
+    arena_reset(arena);
+    return NULL;
+}
+
+/* Nothing would free what it kept: under AddressSanitizer a leak. */
+static void test_a_thread_without_a_pool_keeps_nothing(void **state)
+{
+    (void)state;
+    struct arena arena;
+    pthread_t thread;
+    size_t before = mallinfo2().uordblks;
+    arena_init(&arena, 0);
+    void *block = arena_alloc(&arena, 100);
+    assert_non_null(block);
+    arena_reset(&arena);
+    assert_int_equal(mallinfo2().uordblks, before);
+    arena_init(&arena, 0);
+    assert_int_equal(pthread_create(&thread, NULL, use_and_end, &arena), 0);
+    pthread_join(thread, NULL);
 }
 
 #if defined(KILN_ASAN)
@@ -145,6 +173,7 @@ static void test_what_is_not_allocated_is_poisoned(void **state)
     assert_false(__asan_address_is_poisoned(a + 19));
     assert_true(__asan_address_is_poisoned(a + 32));
     assert_true(__asan_address_is_poisoned(b + 32));
+    arena_pool_open();
     arena_reset(&arena);
     assert_true(__asan_address_is_poisoned(a));
     arena_pool_drain();
@@ -160,6 +189,7 @@ int main(void)
         cmocka_unit_test(test_deferred_run_newest_first),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_blocks_are_used_again),
+        cmocka_unit_test(test_a_thread_without_a_pool_keeps_nothing),
 #if defined(KILN_ASAN)
         cmocka_unit_test(test_what_is_not_allocated_is_poisoned),
 #endif
