@@ -159,11 +159,6 @@ static void write_frame(struct http2 *h, const uint8_t *data, size_t len)
 static void take_output(struct http2 *h)
 {
     struct conn *conn = h->conn;
-    struct http2_room room;
-    if (!http2_room_enter(&room)) {
-        conn->write_failed = true;
-        return;
-    }
     h->in_session = true;
     while (conn_pending(conn) < HTTP2_OUTPUT_HIGH) {
         const uint8_t *data;
@@ -177,7 +172,6 @@ static void take_output(struct http2 *h)
         write_frame(h, data, (size_t)len);
     }
     h->in_session = false;
-    http2_room_leave(&room);
     if (UNLIKELY(h->stop_error != 0)) {
         say_goodbye(h, h->stop_error);
         h->stop_error = 0;

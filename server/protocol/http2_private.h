@@ -67,7 +67,6 @@ struct http2 {
     bool pinged : 1; /* behind the first GOAWAY */
     struct conn *conn;
     nghttp2_session *session;
-    void *frame_room; /* that the session shares; NULL: it has its own */
     struct http2_load *load;
     struct list streams;
     struct list attention; /* streams to look at in http2_work */
@@ -170,16 +169,6 @@ void http2_tick(struct http2 *h);
 void http2_drain_last(struct http2 *h);
 struct http2 *http2_create(struct conn *conn);
 void http2_destroy(struct http2 *h);
-
-/* http2_memory.c */
-nghttp2_mem http2_memory_of(struct http2 *h);
-/* Around nghttp2_session_mem_send(), as long as what it returned is used. False: no memory. */
-struct http2_room {
-    bool nested;
-    uint8_t *kept; /* what belongs to the session that is interrupted */
-};
-bool http2_room_enter(struct http2_room *mine);
-void http2_room_leave(struct http2_room *mine);
 
 /* http2_session.c */
 nghttp2_session *http2_session_create(struct http2 *h);

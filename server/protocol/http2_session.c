@@ -250,8 +250,7 @@ nghttp2_session *http2_session_create(struct http2 *h)
     nghttp2_option_set_builtin_recv_extension_type(option, NGHTTP2_PRIORITY_UPDATE);
     nghttp2_option_set_max_continuations(option, (size_t)config->http2_max_continuations + 1);
     nghttp2_option_set_max_deflate_dynamic_table_size(option, (size_t)config->http2_header_table_size);
-    nghttp2_mem memory = http2_memory_of(h); /* copied by the session */
-    if (nghttp2_session_server_new3(&session, callbacks, h, option, &memory) != 0) {
+    if (nghttp2_session_server_new2(&session, callbacks, h, option) != 0) {
         session = NULL;
     }
     nghttp2_option_del(option);

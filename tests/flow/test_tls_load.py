@@ -9,7 +9,6 @@ import ssl
 
 import pytest
 
-from http2_client import Http2
 from https import GET, anyone, connect, fetch
 from kiln_server import PATIENCE, build_dir, read_until, wait_for
 
@@ -126,46 +125,32 @@ def worker_memory(kiln) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
 
 
-# Bytes of a connection, beyond the kernel's. Of HTTP/2 nghttp2's session is most.
-IDLE_MOST = {"http/1.1": 12 * 1024, "h2": 18 * 1024}
+IDLE_MOST = 12 * 1024  # of a connection, beyond the kernel's
 
 
-def idle_http1(s):
-    fetch(s)
-    return s, lambda: fetch(s).endswith(b"hello")
-
-
-def idle_http2(s):
-    client = Http2(0, sock=s)
-    assert client.get().status == 200
-    return client, lambda: client.get().body == b"hello"
-
-
-@pytest.mark.parametrize("protocol,version", [("http/1.1", "TLSv1_2"), ("http/1.1", "TLSv1_3"), ("h2", "TLSv1_3")])
-def test_the_memory_of_idle_connections(https, ca, version, protocol):
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_the_memory_of_idle_connections(https, ca, version):
     kiln = https(HandshakeRate=0, HandshakesPerAddress=0, KeepAliveTimeout=3600, Threads=1)
     context = ca.context(version=getattr(ssl.TLSVersion, version))
-    context.set_alpn_protocols([protocol])
-    begin = idle_http2 if protocol == "h2" else idle_http1
-    sockets, idle = [], []
+    idle = []
 
     def more(count):
         for _ in range(count):
-            sockets.append(connect(kiln, context))
-            idle.append(begin(sockets[-1]))
+            idle.append(connect(kiln, context))
+            fetch(idle[-1])
 
     try:
         more(100)  # what all of them share is there
         before = worker_memory(kiln)
         more(1000)
         each = (worker_memory(kiln) - before) / 1000
-        assert idle[0][1]() and idle[-1][1]()
+        assert fetch(idle[0]).endswith(b"hello") and fetch(idle[-1]).endswith(b"hello")
     finally:
-        for s in sockets:
+        for s in idle:
             s.close()
     if SANITIZED:
         pytest.skip("memory under a sanitizer says nothing of the server's")
-    assert each <= IDLE_MOST[protocol], f"{each} bytes for an idle connection"
+    assert each <= IDLE_MOST, f"{each} bytes for an idle connection"
 
 
 def test_idle_connections_are_held_while_others_are_served(https, ca):

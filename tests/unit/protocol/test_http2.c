@@ -423,42 +423,6 @@ static void an_idle_connection_is_small(void **state)
     assert_true(sizeof(struct http2_stream) <= 512); /* beside its request in one block of the arena */
 }
 
-/* The PING that the session has to send, in nghttp2's memory. */
-static const uint8_t *next_ping(nghttp2_session *session)
-{
-    const uint8_t *data;
-    while (nghttp2_session_mem_send(session, &data) > 0) {
-        if (data[3] == NGHTTP2_PING) {
-            return data + 9;
-        }
-    }
-    return NULL;
-}
-
-static void sessions_share_a_buffer_and_keep_their_frames(void **state)
-{
-    (void)state;
-    client_start(true);
-    struct fake other;
-    assert_true(fake_open(&other, loop, &protocol_http2));
-    struct http2 *a = peer.conn->proto;
-    struct http2 *b = other.conn->proto;
-    assert_non_null(a->frame_room);
-    assert_ptr_equal(a->frame_room, b->frame_room);
-    nghttp2_submit_ping(a->session, NGHTTP2_FLAG_NONE, (const uint8_t *)"of one..");
-    nghttp2_submit_ping(b->session, NGHTTP2_FLAG_NONE, (const uint8_t *)"another.");
-    struct http2_room outer;
-    struct http2_room inner;
-    assert_true(http2_room_enter(&outer));
-    const uint8_t *ping = next_ping(a->session);
-    assert_true(http2_room_enter(&inner));
-    assert_memory_equal(next_ping(b->session), "another.", 8);
-    http2_room_leave(&inner);
-    assert_memory_equal(ping, "of one..", 8);
-    http2_room_leave(&outer);
-    fake_close(&other);
-}
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
@@ -476,7 +440,6 @@ int main(void)
         TEST(the_end_of_the_connection_ends_its_requests),
         TEST(the_client_that_reads_nothing_is_not_read),
         TEST(an_idle_connection_is_small),
-        TEST(sessions_share_a_buffer_and_keep_their_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
