@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 typedef uint8_t block __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
 
 enum { BLOCK = sizeof(block), UNROLLED = 4 * BLOCK };
 
@@ -22,11 +23,11 @@ static inline void mask_block(uint8_t *to, const uint8_t *from, block keys)
 void ws_mask(uint8_t *to, const uint8_t *from, size_t len, const uint8_t key[4])
 {
     size_t i = 0;
+    uint32_t word;
+    uint32_t key_word;
+    memcpy(&key_word, key, 4);
     if (len >= BLOCK) {
-        block keys = {0};
-        for (unsigned k = 0; k < BLOCK; k++) {
-            keys[k] = key[k & 3];
-        }
+        const block keys = (block)(words){key_word, key_word, key_word, key_word};
         for (; i + UNROLLED <= len; i += UNROLLED) {
             mask_block(to + i, from + i, keys);
             mask_block(to + i + BLOCK, from + i + BLOCK, keys);
@@ -37,9 +38,6 @@ void ws_mask(uint8_t *to, const uint8_t *from, size_t len, const uint8_t key[4])
             mask_block(to + i, from + i, keys);
         }
     }
-    uint32_t word;
-    uint32_t key_word;
-    memcpy(&key_word, key, 4);
     for (; i + 4 <= len; i += 4) {
         memcpy(&word, from + i, 4);
         word ^= key_word;
@@ -52,6 +50,9 @@ void ws_mask(uint8_t *to, const uint8_t *from, size_t len, const uint8_t key[4])
 
 void ws_mask_turn(uint8_t key[4], size_t len)
 {
+    if ((len & 3) == 0) {
+        return;
+    }
     uint8_t was[4];
     memcpy(was, key, 4);
     for (size_t i = 0; i < 4; i++) {

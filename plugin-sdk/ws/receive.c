@@ -16,6 +16,8 @@ enum {
     LENGTH_64 = 127,
     PIECE = 65536, /* most that is inflated for one part */
     EAGER_CAP = 1 << 20, /* room that a long frame gets before its bytes have come */
+    ROOM_MIN = 65536, /* shorter reads, past which nothing is read, cost more than the copy */
+    ROOM_MAX = 262144, /* and longer ones have left the cache before they are unmasked */
 };
 
 /* ---- failing ---------------------------------------------------------------------------------------- */
@@ -437,6 +439,18 @@ static enum ws_event take_compressed(struct ws *ws, struct ws_input *input, stru
         ws->inflater = NULL;
     }
     return deliver(ws, item, ws->message, ws->message_len, true);
+}
+
+uint8_t *ws_receive_room(struct ws *ws, size_t *room)
+{
+    bool gathers = ws->in_frame && ws->opcode < WS_CLOSE && !ws->compressed && !ws->settings->parts && !ws->ended;
+    size_t left = ws->message_cap - ws->message_len;
+    if (!gathers || ws->delivered || left < ROOM_MIN || ws->frame_left < ROOM_MIN) {
+        return NULL;
+    }
+    size_t most = left < ROOM_MAX ? left : ROOM_MAX;
+    *room = ws->frame_left < most ? (size_t)ws->frame_left : most;
+    return ws->message + ws->message_len;
 }
 
 uint8_t *ws_take_message(struct ws *ws, const struct ws_item *item)

@@ -158,6 +158,10 @@ struct ws_item {
  * settings->parts the end of a part may lie within a character. */
 enum ws_event ws_receive(struct ws *ws, struct ws_input *input, struct ws_item *item);
 
+/* In the middle of a long frame: where its next *room bytes may be received, which saves copying them there. The
+ * next ws_receive() is given the bytes that came, in this place. NULL: they may lie anywhere. */
+uint8_t *ws_receive_room(struct ws *ws, size_t *room);
+
 /* The memory of a message of the last event, when it was gathered: malloc'ed, now the caller's, with one
  * spare byte behind it. NULL: it lies in the input (or is a part), and has to be copied. */
 uint8_t *ws_take_message(struct ws *ws, const struct ws_item *item);

@@ -1,6 +1,7 @@
 #include "connection/conn.h"
 
 #include "config/config.h"
+#include "connection/conn_private.h"
 #include "connection/output.h"
 #include "loop/config_hold.h"
 #include "observe/metrics.h"
@@ -51,12 +52,6 @@ unsigned conn_count_all(void)
     return atomic_load_explicit(&open_everywhere, memory_order_relaxed);
 }
 
-/* False: it is a tunnel through another connection; see conn_open_tunnel(). */
-static bool has_socket(const struct conn *conn)
-{
-    return conn->watch.fd >= 0;
-}
-
 static void count(const struct conn *conn, int by)
 {
     conns_of(conn->loop)->count += (unsigned)by;
@@ -94,7 +89,7 @@ void conn_close(struct conn *conn, enum conn_close_reason reason)
     }
     conn->closed = true;
     timer_stop(conn->loop, &conn->timer);
-    bool counted = has_socket(conn);
+    bool counted = conn_has_socket(conn);
     if (counted) {
         loop_watch_remove(conn->loop, &conn->watch);
     }
@@ -130,7 +125,7 @@ static void begin_linger(struct conn *conn)
 {
     enum conn_close_reason reason = (enum conn_close_reason)(conn->finishing - 1);
     conn->transport->shutdown(conn);
-    if (conn->eof_seen || (has_socket(conn) && shutdown(conn->watch.fd, SHUT_WR) != 0)) {
+    if (conn->eof_seen || (conn_has_socket(conn) && shutdown(conn->watch.fd, SHUT_WR) != 0)) {
         conn_close(conn, reason);
         return;
     }
@@ -218,7 +213,7 @@ static void output_empty(struct conn *conn)
 static void wait_for_peer(struct conn *conn, bool yielded)
 {
     output_mark_blocked(conn->out, loop_now_ms(conn->loop));
-    if (!has_socket(conn)) {
+    if (!conn_has_socket(conn)) {
         /* Its transport tells. */
     } else if ((conn->watch.wanted & LOOP_WRITE) == 0) {
         /* From now on for good: a peer that was slow once will be again. */
@@ -274,7 +269,7 @@ static void flush_later(struct task *task)
     }
 }
 
-static void queue_flush(struct conn *conn)
+void conn_queue_flush(struct conn *conn)
 {
     if (!conn->flush_queued) {
         conn->flush_queued = true;
@@ -287,86 +282,6 @@ void conn_transport_waits(struct conn *conn, bool waits)
     conn->transport_waits = waits;
     if (waits && (conn->watch.wanted & LOOP_WRITE) == 0) {
         loop_watch_change(conn->loop, &conn->watch, conn->watch.wanted | LOOP_WRITE);
-    }
-}
-
-/* The queue to write to, and a promise that it will be flushed. NULL: drop the bytes. */
-static struct output *writable(struct conn *conn)
-{
-    if (conn->closed || conn->finishing != 0 || conn->write_failed) {
-        return NULL;
-    }
-    if (conn->out == NULL) {
-        conn->out = output_take(conn->loop);
-        conn->write_failed = conn->out == NULL;
-    }
-    if (!conn->in_event) {
-        queue_flush(conn);
-    }
-    return conn->out;
-}
-
-void conn_write(struct conn *conn, const void *data, size_t len)
-{
-    struct output *out = writable(conn);
-    if (out != NULL && !output_copy(out, data, len)) {
-        conn->write_failed = true;
-    }
-}
-
-char *conn_reserve(struct conn *conn, size_t len)
-{
-    struct output *out = writable(conn);
-    if (out == NULL) {
-        return NULL;
-    }
-    char *to = output_reserve(out, len);
-    if (to == NULL) {
-        conn->write_failed = true;
-    }
-    return to;
-}
-
-void conn_commit(struct conn *conn, size_t len)
-{
-    if (conn->out != NULL) {
-        output_commit(conn->out, len);
-    }
-}
-
-void conn_write_ref(struct conn *conn, const void *data, size_t len, void (*release)(void *), void *arg)
-{
-    struct output *out = writable(conn);
-    if (out != NULL && output_ref(out, data, len, release, arg)) {
-        return;
-    }
-    conn->write_failed = conn->write_failed || out != NULL;
-    if (release != NULL) {
-        release(arg);
-    }
-}
-
-void conn_write_file(struct conn *conn, int fd, off_t offset, uint64_t len, void (*release)(void *), void *arg)
-{
-    struct output *out = writable(conn);
-    if (out != NULL && output_file(out, fd, offset, len, release, arg)) {
-        return;
-    }
-    conn->write_failed = conn->write_failed || out != NULL;
-    if (release != NULL) {
-        release(arg);
-    }
-}
-
-size_t conn_pending(const struct conn *conn)
-{
-    return conn->out != NULL ? (size_t)output_pending(conn->out) : 0;
-}
-
-void conn_notify_drained(struct conn *conn)
-{
-    if (writable(conn) != NULL) {
-        conn->want_drained = true;
     }
 }
 
@@ -384,7 +299,7 @@ void conn_resume_read(struct conn *conn)
     }
     conn->read_paused = false;
     if (conn->input_held) {
-        queue_flush(conn);
+        conn_queue_flush(conn);
     }
     if (conn->read_missed) {
         conn->read_missed = false;
@@ -404,18 +319,32 @@ static void on_peer_eof(struct conn *conn)
     }
 }
 
+/* Where the next bytes go. */
+static uint8_t *receive_room(struct conn *conn, size_t *cap)
+{
+    if (conn->protocol->room != NULL && !conn->transport->secure && conn->finishing == 0) {
+        uint8_t *room = conn->protocol->room(conn, cap);
+        if (room != NULL) {
+            return room;
+        }
+    }
+    *cap = RECEIVE_BYTES;
+    return conns_of(conn->loop)->receive_buffer;
+}
+
 /* `ended`: an end or an error waits behind the bytes, which no other event will tell of. */
 static void receive(struct conn *conn, bool ended)
 {
-    uint8_t *buffer = conns_of(conn->loop)->receive_buffer;
     for (int i = 0; i < READS_PER_EVENT; i++) {
-        ssize_t n = conn->transport->receive(conn, buffer, RECEIVE_BYTES);
+        size_t cap;
+        uint8_t *buffer = receive_room(conn, &cap);
+        ssize_t n = conn->transport->receive(conn, buffer, cap);
         if (n > 0) {
             metric_add(METRIC_BYTES_RECEIVED, n);
             if (conn->finishing == 0) {
                 conn->protocol->on_data(conn, buffer, (size_t)n);
             }
-            if (conn->closed || ((size_t)n < RECEIVE_BYTES && !ended && !conn->input_held)) {
+            if (conn->closed || ((size_t)n < cap && !ended && !conn->input_held)) {
                 return;
             }
             if (conn->read_paused) {
@@ -437,7 +366,7 @@ static void receive(struct conn *conn, bool ended)
         return;
     }
     if (conn->input_held) {
-        queue_flush(conn);
+        conn_queue_flush(conn);
     }
     loop_watch_again(conn->loop, &conn->watch);
 }

@@ -29,6 +29,9 @@ struct protocol {
     /* Bytes in order; valid only during the call. The protocol copies what it keeps.
      * May close the connection (conn_is_closed() afterwards). */
     void (*on_data)(struct conn *conn, const uint8_t *data, size_t len);
+    /* Where the protocol would have its next bytes, and *cap, how many; on_data follows with them. NULL, also for
+     * the function: anywhere. Plain connections only. */
+    uint8_t *(*room)(struct conn *conn, size_t *cap);
     /* The peer will send no more. */
     void (*on_eof)(struct conn *conn);
     /* Everything queued was handed to the kernel, after conn_write() had to queue. */
@@ -135,6 +138,9 @@ void conn_write(struct conn *conn, const void *data, size_t len);
  * conn_commit() the number used before any other call. NULL when out of memory. */
 char *conn_reserve(struct conn *conn, size_t len);
 void conn_commit(struct conn *conn, size_t len);
+/* As conn_write() of each, but behind no other output they are offered to the kernel where they lie, and only what
+ * it does not take is copied. For long data: short ones leave together at the end of the event. */
+void conn_write_now(struct conn *conn, const struct iovec *vectors, int count);
 /* Keeps a pointer: release(arg) runs when the bytes are no longer needed, also on close. */
 void conn_write_ref(struct conn *conn, const void *data, size_t len, void (*release)(void *), void *arg);
 /* A part of a file, by sendfile where the transport can. The descriptor stays the

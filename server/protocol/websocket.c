@@ -9,8 +9,12 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 
-enum { PONG_HIGH = 65536 /* unsent output above which a ping is not answered any more */ };
+enum {
+    PONG_HIGH = 65536, /* unsent output above which a ping is not answered any more */
+    SENT_NOW = 32768, /* from this length on copying a payload costs more than a system call of its own */
+};
 
 static _Atomic int open_everywhere;
 static _Atomic uint64_t last_id;
@@ -124,6 +128,12 @@ static void finish(struct kiln_ws *ws)
 
 void websocket_put(struct kiln_ws *ws, const struct ws_frame *frame)
 {
+    if (frame->payload_len >= SENT_NOW) {
+        const struct iovec vectors[] = {{(void *)(uintptr_t)frame->head, frame->head_len},
+                                        {(void *)(uintptr_t)frame->payload, frame->payload_len}};
+        conn_write_now(ws->conn, vectors, 2);
+        return;
+    }
     char *to = conn_reserve(ws->conn, ws_frame_size(frame));
     if (to != NULL) {
         ws_frame_copy(frame, (uint8_t *)to);
@@ -327,6 +337,13 @@ static void on_data(struct conn *conn, const uint8_t *data, size_t len)
     }
 }
 
+/* The bytes of a long message arrive where it is gathered. */
+static uint8_t *on_room(struct conn *conn, size_t *cap)
+{
+    struct kiln_ws *ws = ws_of(conn);
+    return ws->held == NULL && !ws->parked ? ws_receive_room(&ws->core, cap) : NULL;
+}
+
 static void resume_now(struct task *task)
 {
     struct kiln_ws *ws = CONTAINER_OF(task, struct kiln_ws, end_task);
@@ -481,6 +498,7 @@ const struct protocol protocol_websocket = {
     .name = "websocket",
     .on_open = on_open,
     .on_data = on_data,
+    .room = on_room,
     .on_eof = on_eof,
     .on_drained = on_drained,
     .on_deadline = on_deadline,

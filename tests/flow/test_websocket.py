@@ -98,6 +98,24 @@ def test_65536_fragments_and_large_messages(server, form):
         assert ws.read_close()[0] == 1009, "known before a byte of it has come"
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_long_messages_keep_their_place_between_short_ones(server, form):
+    """Long ones are received and sent without the buffers that short ones go through, as far as the kernel takes them."""
+    kiln = make(server, WebSocketSendQueue="16M")
+    with RawSocket(kiln, f"/{form}") as ws:
+        bodies = [os.urandom(n) for n in (5, 40000, 1000000, 7, 70000, 32768, 1, 900000, 300)]
+        text = "z\u00fcgig\u20ac" * 50000
+        frames = [frame(0x82, body) for body in bodies] + [frame(0x01, text.encode()[:200001]), frame(0x89, b"?"), frame(0x80, text.encode()[200001:])]
+        sender = threading.Thread(target=ws.send, args=(b"".join(frames),), daemon=True)
+        sender.start()
+        sender.join(0.3)  # or until what comes back has filled the sockets: of a long one the rest waits
+        got = [ws.read() for _ in range(len(bodies) + 2)]
+        got.remove((0x8A, b"?"))  # which need not wait for its turn
+        assert got == [(0x82, body) for body in bodies] + [(0x81, text.encode())]
+        sender.join()
+        ws.close()
+
+
 def test_compressed_messages_and_bombs(server):
     kiln = make(server, WebSocketMaxMessage="1M", WebSocketCompressMin=10)
     for form in FORMS:

@@ -186,6 +186,72 @@ static void test_an_idle_connection_is_small(void **state)
     assert_true(sizeof(struct ws) <= 128);
 }
 
+/* As a server reads: into the message itself where it may. True: it was allowed to at least once. */
+static bool feed_into_room(struct echo *e, const uint8_t *bytes, size_t len)
+{
+    bool used = false;
+    for (size_t at = 0; at < len;) {
+        size_t room = 0;
+        uint8_t *to = ws_receive_room(&e->ws, &room);
+        size_t n = len - at < 30000 ? len - at : 30000;
+        if (to == NULL) {
+            echo_feed(e, bytes + at, n);
+        } else {
+            used = true;
+            n = n < room ? n : room;
+            memcpy(to, bytes + at, n);
+            struct ws_input input = {to, n};
+            struct ws_item item;
+            enum ws_event event = ws_receive(&e->ws, &input, &item);
+            assert_int_equal(input.len, 0);
+            if (event != WS_EVENT_NONE) {
+                echo_event(e, event, &item);
+            }
+        }
+        at += n;
+    }
+    return used;
+}
+
+static void test_long_messages_arrive_where_they_are_gathered(void **state)
+{
+    (void)state;
+    static const struct ws_settings settings = {.max_message = 4000000};
+    for (enum ws_role role = WS_SERVER; role <= WS_CLIENT; role++) {
+        struct echo e = {0};
+        wire_clear();
+        put_script(&wire, "01:*500001 89:ping 80:*1000002 82:*65537 81:*3", role == WS_SERVER);
+        ws_init(&e.ws, role, &settings);
+        assert_true(feed_into_room(&e, (const uint8_t *)wire.bytes.data, wire.bytes.len));
+        assert_int_equal(e.failure, 0);
+        struct seen_list list = read_frames(&e.out, role == WS_CLIENT);
+        assert_int_equal(list.count, 4);
+        assert_int_equal(list.items[1].len, 1500003);
+        for (size_t i = 0; i < 1500003; i++) {
+            assert_int_equal(list.items[1].payload[i], pattern(i < 500001 ? i : i - 500001));
+        }
+        assert_int_equal(list.items[2].len, 65537);
+        free_frames(&list);
+        echo_free(&e);
+    }
+}
+
+static void test_what_is_not_gathered_has_no_room(void **state)
+{
+    (void)state;
+    static const struct ws_settings whole = {0};
+    static const struct ws_settings parts = {.parts = true};
+    static const char *const scripts[] = {"82:*60000", "89:*125", "82:*300000"};
+    for (size_t i = 0; i < 3; i++) {
+        struct echo e = {0};
+        wire_clear();
+        put_script(&wire, scripts[i], true);
+        ws_init(&e.ws, WS_SERVER, i < 2 ? &whole : &parts);
+        assert_false(feed_into_room(&e, (const uint8_t *)wire.bytes.data, wire.bytes.len));
+        echo_free(&e);
+    }
+}
+
 static void test_a_split_ping_inside_a_split_message(void **state)
 {
     (void)state;
@@ -217,6 +283,8 @@ int main(void)
         cmocka_unit_test(test_memory_follows_the_bytes_that_came),
         cmocka_unit_test(test_whole_messages_lie_in_the_input),
         cmocka_unit_test(test_an_idle_connection_is_small),
+        cmocka_unit_test(test_long_messages_arrive_where_they_are_gathered),
+        cmocka_unit_test(test_what_is_not_gathered_has_no_room),
         cmocka_unit_test(test_a_split_ping_inside_a_split_message),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
