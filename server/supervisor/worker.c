@@ -28,6 +28,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -38,6 +39,7 @@
 
 enum {
     IDLE_MS = 1000, /* between looks at what may be reclaimed */
+    MEMORY_AT_HAND = 8 << 20, /* free memory that each heap keeps */
     BUSY_MS = 100, /* while something waits to be reclaimed */
     DRAIN_MS = 10, /* between looks at whether all connections have ended */
     CLOSED_GRACE_MS = 2000, /* for handlers to return once their connection was closed */
@@ -483,10 +485,19 @@ static void run(struct worker *w)
     }
 }
 
+/* A thread's heap gives its top back to the kernel as soon as 128 KB of it are free, and with messages and
+ * answers of some size that is over and over: what the next one needs is then faulted in page by page. */
+static void keep_memory_at_hand(void)
+{
+    mallopt(M_TRIM_THRESHOLD, MEMORY_AT_HAND);
+    mallopt(M_MMAP_THRESHOLD, MEMORY_AT_HAND);
+}
+
 int worker_run(void)
 {
     struct worker w = {0};
     prctl(PR_SET_NAME, "kiln-worker", 0, 0, 0);
+    keep_memory_at_hand();
     if (!open_control()) {
         return EXIT_FAILURE;
     }
