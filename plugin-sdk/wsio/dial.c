@@ -18,7 +18,7 @@ uint64_t clock_us(void)
 
 void describe_peer(int fd, char *text, size_t room)
 {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t len = sizeof address;
     char host[64];
     char port[8];

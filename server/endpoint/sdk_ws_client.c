@@ -228,7 +228,7 @@ ssize_t ws_client_read(struct ws_client *c, void *buffer, size_t size)
         return KILN_INVALID;
     }
     while (c->data_len == 0) {
-        kiln_ws_message message;
+        kiln_ws_message message = {0};
         int result = ws_client_receive(c, &message, -1);
         if (result <= 0) {
             return result;

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 import websockets
 
-from kiln_server import ROOT, build_dir, wait_for
+from kiln_server import ROOT, wait_for
 from websocket import RawSocket, frame
-from ws_peers import HttpProxy, SocksProxy
+from ws_peers import HttpProxy, Running, SocksProxy, build_program
 
 EXAMPLES = ROOT / "examples"
 
@@ -19,39 +19,14 @@ EXAMPLES = ROOT / "examples"
 def program(tmp_path_factory):
     """program("ws-echo/client") compiles it once; the path."""
     where = tmp_path_factory.mktemp("programs")
-    build = build_dir()
-    sanitize = ["-fsanitize=address,undefined"] if build.name == "asan" else ["-fsanitize=thread"] if build.name == "tsan" else []
     made = {}
 
     def make(name):
         if name not in made:
-            path = where / name.replace("/", "-")
-            subprocess.run(
-                ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *sanitize, f"-I{ROOT / 'plugin-sdk/include'}", EXAMPLES / f"{name}.c", "-o", path,
-                 build / "libkilnws.a", "-lssl", "-lcrypto", "-lz", "-lpthread"],
-                check=True,
-                timeout=300,
-            )
-            made[name] = path
+            made[name] = build_program(EXAMPLES / f"{name}.c", where / name.replace("/", "-"))
         return made[name]
 
     return make
-
-
-class Running:
-    """A program that prints `port N` and runs until it is ended."""
-
-    def __init__(self, *command):
-        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().split()[1])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def run(*command):

@@ -12,7 +12,7 @@ import pytest
 import websockets
 
 from kiln_server import build_dir
-from websocket import KEY, RawSocket, cases, frame, mask
+from websocket import RawSocket, frame
 from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, echo, kiln_ws
 
 
@@ -230,65 +230,6 @@ def test_proxies(ca, tmp_path, kind, scheme):
 # ---- the protocol, against a raw server -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tls", [False, True])
-def test_every_case_of_the_suite_as_a_client(ca, tmp_path, tls):
-    """tests/unit/ws/cases.def in the client's role: the server sends, `kiln ws --echo` answers."""
-    script = iter(list(cases()))
-    failures = []
-    context = server_context(ca, tmp_path, "localhost") if tls else None
-
-    def talk(peer):
-        try:
-            name, frames, answers, failure = current[0]
-            unmasked = [turn(one) for one in frames]
-            if not failure and (not answers or answers[-1][0] != 0x88):
-                unmasked.append(frame(0x88, b"\x03\xe8", masked=False))
-                answers = [*answers, (0x88, b"\x03\xe8")]
-            peer.connection.sendall(b"".join(unmasked))
-            got = []
-            while (one := peer.read()) is not None:
-                got.append(one)
-                if one[0] == 0x88 and tls:
-                    end_tls(peer.connection)
-                    break
-                if one[0] == 0x88:
-                    peer.connection.shutdown(socket.SHUT_WR)
-            if failure:
-                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), (name, got[-3:])
-            assert got == answers, (name, got[:3], answers[:3])
-        except AssertionError as error:
-            failures.append(error)
-
-    current = [None]
-    with RawServer(talk, context) as server:
-        url = f"{'wss' if tls else 'ws'}://localhost:{server.port}/"
-        for count, case in enumerate(script):
-            if tls and count % 5:
-                continue  # the same core; TLS only carries it
-            current[0] = case
-            kiln_ws("--echo", "--insecure", "-w", -1, url)
-            assert not failures, failures[0]
-        assert not [f for f in server.failures if isinstance(f, ConnectionResetError)], "never a reset"
-
-
-def end_tls(connection):
-    """shutdown() of Python's would let the next read see the records themselves."""
-    try:
-        connection.unwrap()
-    except (OSError, ValueError):
-        pass
-
-
-def turn(one: bytes) -> bytes:
-    """A frame of cases() with its masking the other way round."""
-    first, second = one[0], one[1]
-    n = second & 0x7F
-    at = 2 + (2 if n == 126 else 8 if n == 127 else 0)
-    if second & 0x80:
-        return bytes([first, n]) + one[2:at] + mask(one[at + 4 :], one[at : at + 4])
-    return bytes([first, n | 0x80]) + one[2:at] + KEY + mask(one[at:], KEY)
-
-
 def test_a_compression_bomb_is_cut_off():
     bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = (bomb.compress(bytes(1 << 28)) + bomb.flush(zlib.Z_SYNC_FLUSH))[:-4]
@@ -331,21 +272,6 @@ def raw(server, path="/", headers=(), connection=None):
 def echo_server():
     with EchoServer() as server:
         yield server
-
-
-def test_every_case_of_the_suite_as_a_server(echo_server):
-    for name, frames, answers, failure in cases():
-        with raw(echo_server) as ws:
-            if not failure and (not answers or answers[-1][0] != 0x88):
-                frames.append(frame(0x88, b"\x03\xe8"))
-                answers.append((0x88, b"\x03\xe8"))
-            ws.send(b"".join(frames))
-            got = []
-            while (one := ws.read_frame()) is not None:
-                got.append(one)
-            if failure:
-                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), name
-            assert got == answers, name
 
 
 def test_python_node_and_curl_as_clients(echo_server):

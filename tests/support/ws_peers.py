@@ -12,7 +12,7 @@ import threading
 
 import websockets
 
-from kiln_server import build_dir, wait_for
+from kiln_server import ROOT, build_dir, wait_for
 from websocket import mask
 
 
@@ -78,6 +78,7 @@ class Threads:
 
     def one(self, connection):
         try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.context is not None:
                 connection = self.context.wrap_socket(connection, server_side=True)
             self.serve(connection)
@@ -252,6 +253,34 @@ class SocksProxy(Proxy):
         splice(connection, upstream)
 
 
+def build_program(source, path):
+    """A program of libkilnws from one C file, with the sanitizers of the build that is tested."""
+    build = build_dir()
+    sanitize = ["-fsanitize=address,undefined"] if build.name == "asan" else ["-fsanitize=thread"] if build.name == "tsan" else []
+    command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *sanitize, f"-I{ROOT / 'plugin-sdk/include'}", source, "-o", path]
+    subprocess.run([*command, build / "libkilnws.a", "-lssl", "-lcrypto", "-lz", "-lpthread"], check=True, timeout=300)
+    return path
+
+
+class Running:
+    """A program that prints `port N` and runs until it is ended."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline().split()[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+
 def kiln_ws(*arguments, data=b"", timeout=60):
     """Runs `kiln ws`; (exit code, standard output, standard error)."""
     run = subprocess.run([build_dir() / "kiln", "ws", *map(str, arguments)], input=data, capture_output=True, timeout=timeout)
@@ -282,4 +311,5 @@ class EchoServer:
             return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-__all__ = ["EchoServer", "HttpProxy", "PythonServer", "RawPeer", "RawServer", "SocksProxy", "Threads", "echo", "kiln_ws", "wait_for"]
+__all__ = ["EchoServer", "HttpProxy", "PythonServer", "RawPeer", "RawServer", "Running", "SocksProxy", "Threads", "build_program", "echo", "kiln_ws",
+           "wait_for"]

@@ -132,9 +132,10 @@ static bool command(struct talk *t, const char *line)
         return true;
     }
     if (strncmp(line, "/close", 6) == 0 && (line[6] == ' ' || line[6] == '\0')) {
-        char *end;
+        char none[] = "";
+        char *end = none;
         long code = line[6] == ' ' ? strtol(line + 7, &end, 10) : 1000;
-        close_it(t, (int)code, line[6] == ' ' && *end == ' ' ? end + 1 : NULL);
+        close_it(t, code > 0 && code < 5000 ? (int)code : 0, *end == ' ' ? end + 1 : NULL);
         return true;
     }
     if (strcmp(line, "/quit") == 0) {

@@ -1,0 +1,226 @@
+"""The public case list for libkilnws: in both roles, over plain TCP and TLS, with its loop, with a loop of the
+program's own and blocking; every case strict."""
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+
+import pytest
+import websockets
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory, ServerPerMessageDeflateFactory
+
+from kiln_server import ROOT
+from websocket import KEY, RawSocket, cases, frame, mask
+from ws_peers import EchoServer, PythonServer, RawServer, Running, build_program, kiln_ws
+
+
+def server_context(ca, tmp_path):
+    chain, key = ca.pair("localhost", "127.0.0.1")
+    (tmp_path / "server.pem").write_text(chain + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    return context
+
+
+# ---- the client's role ------------------------------------------------------------------------------------
+
+CLIENT = r"""
+#include <kiln_ws.h>
+int main(int argc, char **argv)
+{
+    kiln_ws *ws = argc > 1 ? kiln_ws_connect(argv[1], &(kiln_ws_options){.insecure = 1, .deflate = argc > 2}) : NULL;
+    kiln_ws_message m;
+    while (ws != NULL && kiln_ws_recv(ws, &m) > 0) {
+        kiln_ws_send(ws, m.type, m.data, m.length);
+    }
+    kiln_ws_free(ws);
+    return ws == NULL;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def blocking_client(tmp_path_factory):
+    where = tmp_path_factory.mktemp("client")
+    (where / "echo.c").write_text(CLIENT)
+    return build_program(where / "echo.c", where / "echo")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("form", ["own loop", "blocking"])
+def test_every_case_of_the_suite_as_a_client(ca, tmp_path, blocking_client, tls, form):
+    """tests/unit/ws/cases.def in the client's role: the server sends, `kiln ws --echo` or a blocking program answers."""
+    failures = []
+    context = server_context(ca, tmp_path) if tls else None
+
+    def talk(peer):
+        try:
+            name, frames, answers, failure = current[0]
+            unmasked = [turn(one) for one in frames]
+            if not failure and (not answers or answers[-1][0] != 0x88):
+                unmasked.append(frame(0x88, b"\x03\xe8", masked=False))
+                answers = [*answers, (0x88, b"\x03\xe8")]
+            peer.connection.sendall(b"".join(unmasked))
+            got = []
+            while (one := peer.read()) is not None:
+                got.append(one)
+                if one[0] == 0x88 and tls:
+                    end_tls(peer.connection)
+                    break
+                if one[0] == 0x88:
+                    peer.connection.shutdown(socket.SHUT_WR)
+            if failure:
+                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), (name, got[-3:])
+            assert got == answers, (name, got[:3], answers[:3])
+        except AssertionError as error:
+            failures.append(error)
+
+    current = [None]
+    with RawServer(talk, context) as server:
+        url = f"{'wss' if tls else 'ws'}://localhost:{server.port}/"
+        for case in cases():
+            current[0] = case
+            if form == "blocking":
+                subprocess.run([blocking_client, url], timeout=60)
+            else:
+                kiln_ws("--echo", "--insecure", "-w", -1, url)
+            assert not failures, failures[0]
+        assert not [f for f in server.failures if isinstance(f, ConnectionResetError)], "never a reset"
+
+
+def end_tls(connection):
+    """shutdown() of Python's would let the next read see the records themselves."""
+    try:
+        connection.unwrap()
+    except (OSError, ValueError):
+        pass
+
+
+def turn(one: bytes) -> bytes:
+    """A frame of cases() with its masking the other way round."""
+    first, second = one[0], one[1]
+    n = second & 0x7F
+    at = 2 + (2 if n == 126 else 8 if n == 127 else 0)
+    if second & 0x80:
+        return bytes([first, n]) + one[2:at] + mask(one[at + 4 :], one[at : at + 4])
+    return bytes([first, n | 0x80]) + one[2:at] + KEY + mask(one[at:], KEY)
+
+
+# ---- the server's role ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["loop", "loop tls", "blocking", "blocking tls"])
+def echo_server(request, ca, tmp_path_factory):
+    """Plain or TLS, on one thread with the ready loop or on a thread for each; connect() is a socket to it."""
+    where = tmp_path_factory.mktemp("server")
+    tls = request.param.endswith("tls")
+    chain, key = ca.pair("localhost", "127.0.0.1")
+    (where / "c.pem").write_text(chain)
+    (where / "k.pem").write_text(key)
+    if request.param.startswith("loop"):
+        server = EchoServer(*([f"--cert={where / 'c.pem'}", f"--key={where / 'k.pem'}"] if tls else []))
+    else:
+        program = build_program(ROOT / "examples/ws-echo/server.c", where / "server")
+        server = Running(program, 0, *([where / "c.pem", where / "k.pem"] if tls else []))
+    context = ssl.create_default_context(cafile=ca.cert) if tls else None
+    plain = server.connect
+    server.connect = lambda: context.wrap_socket(plain(), server_hostname="localhost") if tls else plain()
+    server.context = context
+    server.url = f"{'wss' if tls else 'ws'}://localhost:{server.port}/"
+    with server:
+        yield server
+
+
+def test_every_case_of_the_suite_as_a_server(echo_server):
+    for name, frames, answers, failure in cases():
+        with RawSocket(echo_server, "/") as ws:
+            if not failure and (not answers or answers[-1][0] != 0x88):
+                frames.append(frame(0x88, b"\x03\xe8"))
+                answers.append((0x88, b"\x03\xe8"))
+            ws.send(b"".join(frames))
+            got = []
+            while (one := ws.read_frame()) is not None:
+                got.append(one)
+            if failure:
+                assert got and got[-1][0] == 0x88 and got.pop()[1][:2] == failure.to_bytes(2, "big"), name
+            assert got == answers, name
+
+
+def test_large_messages_in_frames_and_chops_of_all_sizes(echo_server):
+    """Section 9 and 10: up to 16 MiB, in fragments from 64 bytes on, in pieces of the network from 64 bytes on."""
+    data = os.urandom(1 << 20) * 16
+    text = b"K\xc3\xb6nig, " * (len(data) // 8)
+    with RawSocket(echo_server, "/") as ws:
+        for kind, payload in ((0x82, data), (0x81, text)):
+            for size in (65536, 262144, 1 << 20, 4 << 20, 16 << 20):
+                ws.send(frame(kind, payload[:size]))
+                assert ws.read() == (kind, payload[:size]), size
+        for size, part in ((1 << 18, 64), (1 << 20, 1300), (4 << 20, 65536), (4 << 20, 1 << 20)):
+            parts = [data[at : min(at + part, size)] for at in range(0, size, part)]
+            frames = [frame(2 if i == 0 else 0, one) for i, one in enumerate(parts[:-1])]
+            ws.send(b"".join([*frames, frame(0x80, parts[-1])]))
+            assert ws.read() == (0x82, data[:size]), (size, part)
+        for chop in (64, 1500):
+            whole = frame(0x82, data[:131072])
+            for at in range(0, len(whole), chop):
+                ws.send(whole[at : at + chop])
+            assert ws.read() == (0x82, data[:131072]), chop
+        ws.close()
+
+
+DEFLATE = [
+    {},
+    {"server_no_context_takeover": True, "client_no_context_takeover": True},
+    {"server_no_context_takeover": True},
+    {"client_no_context_takeover": True},
+    {"server_max_window_bits": 9, "client_max_window_bits": 9},
+    {"server_max_window_bits": 15, "client_max_window_bits": 15, "server_no_context_takeover": True},
+]
+JSON = b'{"id": 123456, "name": "somebody", "tags": ["one", "two", "three"], "text": "K\xc3\xb6nig"}, '
+
+
+async def to_and_fro(ws):
+    """Section 12: texts and bytes that compress well, and bytes that do not, of all sizes, whole and in fragments."""
+    for size in (0, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072):
+        text = (JSON * (size // len(JSON) + 1))[:size].decode(errors="ignore")
+        for message in (text, text.encode(), os.urandom(size)):
+            for part in (None, 256, 32768):
+                pieces = [message[at : at + part] for at in range(0, len(message), part)] if part and size > part else None
+                await ws.send(pieces if pieces else message)
+                assert await ws.recv() == message, (size, part)
+
+
+@pytest.mark.parametrize("parameters", DEFLATE, ids=lambda p: ",".join(p) or "usual")
+def test_compressed_messages_as_a_server(echo_server, parameters):
+    """Sections 12 and 13, against an independent implementation."""
+
+    async def talk():
+        extension = ClientPerMessageDeflateFactory(**{"client_max_window_bits": True, **parameters})
+        async with websockets.connect(echo_server.url, ssl=echo_server.context, compression=None, extensions=[extension], max_size=None) as ws:
+            assert ws.extensions, "agreed"
+            await to_and_fro(ws)
+        assert ws.close_code == 1000
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("parameters", DEFLATE, ids=lambda p: ",".join(p) or "usual")
+def test_compressed_messages_as_a_client(ca, tmp_path, blocking_client, parameters, tls):
+    seen = []
+
+    async def talk(ws):
+        assert ws.extensions, "agreed"
+        await to_and_fro(ws)
+        seen.append("all")
+        await ws.close(1000)
+
+    context = server_context(ca, tmp_path) if tls else None
+    with PythonServer(talk, context, compression=None, extensions=[ServerPerMessageDeflateFactory(**parameters)]) as server:
+        url = f"{'wss' if tls else 'ws'}://127.0.0.1:{server.port}/"
+        subprocess.run([blocking_client, url, "deflate"], timeout=60, check=True)
+        code, _, err = kiln_ws("--echo", "--insecure", "-d", "-w", -1, url)
+        assert code == 0, err
+    assert len(seen) == 2
