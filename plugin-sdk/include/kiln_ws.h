@@ -34,8 +34,9 @@
  * 4. As a stream of bytes that reads and writes like a file: kiln_ws_stream_*, which can be stacked.
  *
  * THREADS. A blocking socket may be used by two threads at once, one that receives and one that sends (also pings
- * and closes); senders wait for each other. Every other object belongs to one thread at a time; different
- * objects are independent. kiln_ws_loop_stop and kiln_ws_loop_post may be called from anywhere.
+ * and closes); senders wait for each other. Both may ask for its state, codes, counts and error, and set its
+ * deadline. Every other object belongs to one thread at a time; different objects are independent.
+ * kiln_ws_loop_stop, kiln_ws_loop_post and kiln_ws_listener_close may be called from anywhere.
  *
  * MEMORY. What a function returns as a new object is freed by the function named there. Strings and bytes that
  * you pass are copied, or used up, before the call returns, unless the line says otherwise. What is returned
@@ -159,11 +160,15 @@ KILN_API ssize_t kiln_ws_read(kiln_ws *ws, void *buffer, size_t size);
  * thread's wait that has begun ends within a second after it. */
 KILN_API int kiln_ws_deadline(kiln_ws *ws, int64_t milliseconds);
 
-/* One message. WAITS until the kernel has taken it: where both sides only send and nobody reads, both wait, so
- * read on another thread, or set a deadline. A socket that does not block never waits: KILN_TOO_LARGE, and
- * nothing is sent, when options->send_queue bytes wait already. KILN_LATE while it connects. */
+/* One message; `type` is an enum kiln_ws_type. WAITS until the kernel has taken it: where both sides only send and nobody
+ * reads, both wait, so read on another thread, or set a deadline; after KILN_TIMEOUT the message still goes out, while
+ * somebody receives. A socket that does not block never waits: KILN_TOO_LARGE, and nothing is sent, when
+ * options->send_queue bytes wait already. KILN_OK; KILN_GONE when it is closed, or broke before all was taken;
+ * KILN_INVALID for text that is not UTF-8; KILN_LATE while it connects. */
 KILN_API int kiln_ws_send(kiln_ws *ws, int type, const void *data, size_t length);
+/* The same with a text that ends with a NUL. */
 KILN_API int kiln_ws_send_text(kiln_ws *ws, const char *text);
+/* The same with a text that is made as printf(3) does. */
 KILN_API int kiln_ws_printf(kiln_ws *ws, const char *format, ...) KILN_PRINTF(2, 3);
 /* A message in parts, each sent at once as a fragment; `final` ends it. Meanwhile kiln_ws_send gives
  * KILN_LATE. Text may be cut anywhere. */
@@ -233,9 +238,11 @@ typedef struct kiln_ws_times {
     int64_t handshake;
     int64_t reserved[3];
 } kiln_ws_times;
+/* A client's, of the last connection. */
 KILN_API void kiln_ws_timing(const kiln_ws *ws, kiln_ws_times *times);
-/* A pointer of yours. */
+/* A pointer of yours, which the library hands to callbacks and does not touch otherwise; NULL at first. */
 KILN_API void kiln_ws_set_user(kiln_ws *ws, void *user);
+/* The pointer that was set. */
 KILN_API void *kiln_ws_user(const kiln_ws *ws);
 
 /* ---- in a loop of your own
@@ -265,9 +272,10 @@ KILN_API int kiln_ws_fd(const kiln_ws *ws);
 KILN_API int kiln_ws_wanted(const kiln_ws *ws);
 /* Time after which kiln_ws_step is to be called whatever the descriptor says; negative: none. */
 KILN_API int kiln_ws_timeout(const kiln_ws *ws);
-/* Does what can be done without waiting: connects, sends what waits, answers pings, keeps the times. Receive
- * afterwards until nothing is there. Returns the enum kiln_ws_state. */
+/* Does what can be done without waiting: connects (only this does), sends what waits, keeps the times. Receive
+ * afterwards until nothing is there, which also answers pings. Returns the enum kiln_ws_state. */
 KILN_API int kiln_ws_step(kiln_ws *ws);
+/* The enum kiln_ws_state, without doing anything. */
 KILN_API int kiln_ws_state(const kiln_ws *ws);
 /* Whether calls marked WAITS do. On: from kiln_ws_connect and kiln_ws_listener_accept. */
 KILN_API void kiln_ws_set_blocking(kiln_ws *ws, int on);
@@ -292,7 +300,7 @@ KILN_API int kiln_ws_split(kiln_ws *ws, kiln_ws_reader **reader, kiln_ws_writer 
 KILN_API int kiln_ws_reader_recv(kiln_ws_reader *reader, kiln_ws_message *message); /* as kiln_ws_recv */
 KILN_API ssize_t kiln_ws_reader_read(kiln_ws_reader *reader, void *buffer, size_t size); /* as kiln_ws_read */
 KILN_API int kiln_ws_reader_close_code(const kiln_ws_reader *reader); /* as kiln_ws_close_code */
-KILN_API void kiln_ws_reader_free(kiln_ws_reader *reader);
+KILN_API void kiln_ws_reader_free(kiln_ws_reader *reader); /* while the writer lives nothing is read, not even pings */
 KILN_API int kiln_ws_writer_send(kiln_ws_writer *writer, int type, const void *data,
                                  size_t length); /* as kiln_ws_send */
 KILN_API int kiln_ws_writer_write(kiln_ws_writer *writer, const void *data, size_t length); /* as kiln_ws_write */
@@ -332,7 +340,9 @@ KILN_API int kiln_ws_stream_read_all(kiln_ws_stream *stream, void *buffer, size_
 KILN_API ssize_t kiln_ws_stream_read_line(kiln_ws_stream *stream, char *buffer, size_t size);
 /* All of it, or an error. Gathered: see above. */
 KILN_API int kiln_ws_stream_write(kiln_ws_stream *stream, const void *data, size_t length);
+/* The same with a text that is made as printf(3) does. */
 KILN_API int kiln_ws_stream_printf(kiln_ws_stream *stream, const char *format, ...) KILN_PRINTF(2, 3);
+/* WAITS until all that was written is out, through all layers. KILN_OK, or why writing has failed, for good. */
 KILN_API int kiln_ws_stream_flush(kiln_ws_stream *stream);
 /* Flushes, and tells the peer that nothing more comes: it reads the end, as we do when it has closed too. On a
  * WebSocket that is its close with 1000, after which the rest of what the peer sent is lost. */
@@ -370,6 +380,7 @@ typedef struct kiln_ws_listen_options {
 
 /* Binds and listens. NULL: see options->ws.error. Free with kiln_ws_listener_free. */
 KILN_API kiln_ws_listener *kiln_ws_listen(const kiln_ws_listen_options *options);
+/* The port it listens at: the one that was found, for port 0. */
 KILN_API int kiln_ws_listener_port(const kiln_ws_listener *listener);
 /* For a loop of your own: readable when a connection waits. */
 KILN_API int kiln_ws_listener_fd(const kiln_ws_listener *listener);
@@ -383,6 +394,8 @@ KILN_API kiln_ws *kiln_ws_listener_accept(kiln_ws_listener *listener, int millis
 KILN_API int kiln_ws_handshake(kiln_ws *ws);
 /* Ends kiln_ws_listener_accept and kiln_ws_serve; from any thread, also from a signal handler. */
 KILN_API void kiln_ws_listener_close(kiln_ws_listener *listener);
+/* Listens no more; NULL is nothing. Sockets that it accepted live on. Not while kiln_ws_listener_accept or
+ * kiln_ws_listener_serve runs, nor before a loop that has it is freed. */
 KILN_API void kiln_ws_listener_free(kiln_ws_listener *listener);
 
 /* Calls fn(ws, user) for every WebSocket, a thread each; when it returns, the socket is closed and freed as by

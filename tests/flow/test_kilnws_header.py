@@ -50,3 +50,11 @@ def test_cplusplus_takes_both(tmp_path):
         source = tmp_path / "program.cpp"
         source.write_text(text + "int main() { kiln_ws_options o = kiln_ws_options(); return o.deflate; }\n")
         subprocess.run(["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{INCLUDE}", source], check=True)
+
+
+def test_every_function_is_explained():
+    lines = (ROOT / "plugin-sdk/include/kiln_ws.h").read_text().splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("KILN_API "):
+            last = next(l for l in lines[at:] if ";" in l)
+            assert lines[at - 1].endswith("*/") or "/*" in last, line

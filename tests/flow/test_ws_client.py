@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pty
+import select
 import shutil
 import socket
 import ssl
@@ -101,6 +103,64 @@ def test_pings_are_told_and_lines_with_a_slash_are_commands():
         assert code == 3 and "closed with 3000" in err
         code, out, err = kiln_ws("-P", "0.01", "-w", "-1", "-v", "-t", f"ws://127.0.0.1:{server.port}/", data=b"word\n")
         assert code == 0 and out == b"word\n" and "pong after" in err and "handshake" in err and "status 101" in err
+
+
+class Terminal:
+    """`kiln ws` as a person has it: what is typed, and what stands on the screen."""
+
+    def __init__(self, *arguments):
+        self.fd, inside = pty.openpty()
+        self.process = subprocess.Popen([build_dir() / "kiln", "ws", *arguments], stdin=inside, stdout=inside, stderr=inside, start_new_session=True)
+        os.close(inside)
+        self.screen = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.fd)
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def see(self, text):
+        """Waits until it stands there; what was before it is forgotten."""
+        while text.encode() not in self.screen:
+            ready, _, _ = select.select([self.fd], [], [], 60)
+            assert ready, f"no {text!r} in {self.screen!r}"
+            self.screen += os.read(self.fd, 65536)
+        self.screen = self.screen.split(text.encode(), 1)[1]
+
+
+def test_in_a_terminal():
+    with PythonServer(echo) as server:
+        with Terminal(f"ws://127.0.0.1:{server.port}/") as terminal:
+            terminal.see("Connected.")
+            terminal.type("grüße\n")
+            terminal.see("< grüße\r\n")
+            terminal.type("/ping\n")
+            terminal.see("pong after")
+            terminal.type("/close 77\n")
+            terminal.see("a code is from 1000")
+            terminal.type("last\x04\x04")  # without a newline, then the end of the input
+            terminal.see("< last\r\n")
+            terminal.see("closed with 1000")
+            assert terminal.process.wait(60) == 0
+
+
+def test_bytes_are_shown_to_a_person_as_numbers():
+    async def send_bytes(ws):
+        await ws.send(bytes(range(40)))
+        await ws.close(4000, "enough")
+
+    with PythonServer(send_bytes) as server:
+        with Terminal(f"ws://127.0.0.1:{server.port}/") as terminal:
+            terminal.see("< 40 bytes: 00 01 02")
+            terminal.see("...")
+            terminal.see("closed with 4000: enough")
+            assert terminal.process.wait(60) == 3
 
 
 def test_reconnection():
