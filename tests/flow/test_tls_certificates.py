@@ -223,6 +223,15 @@ def test_https_comes_and_goes_with_the_config(server, ca, tmp_path):
     wait_for(closed, "the port closed")
 
 
+def test_port_and_directory_from_the_command_line(server, ca, tmp_path):
+    ca.install(tmp_path / "elsewhere", "localhost")
+    port = free_port()
+    kiln = server(files={"index.html": "hello"}, args=[f"--httpsPort={port}", f"--certPath={tmp_path / 'elsewhere'}"]).start()
+    kiln.tls_port = port
+    with connect(kiln, ca.context()) as s:
+        assert fetch(s).endswith(b"hello")
+
+
 def kiln_says(*arguments, cwd=None) -> subprocess.CompletedProcess:
     return subprocess.run([build_dir() / "kiln", *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=60)
 
