@@ -10,7 +10,7 @@ import pytest
 
 from kiln_server import ROOT, wait_for
 from websocket import RawSocket
-from ws_peers import HttpProxy, PythonServer, SocksProxy, echo
+from ws_peers import HttpProxy, PythonServer, RawServer, SocksProxy, echo
 
 
 @pytest.fixture
@@ -51,6 +51,15 @@ def test_failures_are_told(kiln):
     assert "Connection refused" in ask(kiln, "ws://127.0.0.1:1/").text
     assert "no.such.invalid" in ask(kiln, "ws://no.such.invalid/").text
     assert "scheme" in ask(kiln, "gopher://x/").text
+
+
+def test_a_peer_that_takes_nothing_is_given_up(kiln):
+    done = threading.Event()
+    with RawServer(lambda peer: done.wait(60)) as server:
+        answer = ask(kiln, f"ws://127.0.0.1:{server.port}/", much=1)
+        done.set()
+        assert answer.text == "-1 the peer does not answer pings"  # KILN_GONE
+    assert kiln.get("/plain.txt").text == "plain"
 
 
 def test_the_loop_goes_on_while_endpoints_wait(kiln):

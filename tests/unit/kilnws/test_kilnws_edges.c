@@ -176,6 +176,28 @@ static void test_only_a_step_connects(void **state)
     kiln_ws_listener_free(listener);
 }
 
+static void test_senders_do_not_wait_for_a_peer_that_is_given_up(void **state)
+{
+    (void)state;
+    enum { MUCH = 4 << 20 };
+    int peer;
+    char *data = calloc(1, MUCH);
+    kiln_ws *ws = with_raw_peer(&peer, &(kiln_ws_options){.ping_interval = 50});
+    assert_int_equal(kiln_ws_send(ws, KILN_WS_BINARY, data, MUCH), KILN_GONE);
+    assert_string_equal(kiln_ws_error(ws), "the peer does not answer pings");
+    kiln_ws_free(ws);
+    close(peer);
+    ws = with_raw_peer(&peer, &(kiln_ws_options){.close_timeout = 50});
+    kiln_ws_set_blocking(ws, 0);
+    assert_int_equal(kiln_ws_send(ws, KILN_WS_BINARY, data, MUCH), KILN_OK);
+    kiln_ws_set_blocking(ws, 1);
+    assert_int_equal(kiln_ws_close(ws, 1000, NULL), KILN_GONE);
+    assert_string_equal(kiln_ws_error(ws), "the peer does not answer the close frame");
+    kiln_ws_free(ws);
+    close(peer);
+    free(data);
+}
+
 /* ---- threads ------------------------------------------------------------------------------------------------ */
 
 static void test_a_deadline_of_another_thread_ends_a_wait(void **state)
@@ -377,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_a_reading_stream_does_not_wait_for_the_peer_to_read),
         cmocka_unit_test(test_a_slow_reader_is_not_a_silent_peer),
         cmocka_unit_test(test_only_a_step_connects),
+        cmocka_unit_test(test_senders_do_not_wait_for_a_peer_that_is_given_up),
         cmocka_unit_test(test_a_deadline_of_another_thread_ends_a_wait),
         cmocka_unit_test(test_a_send_that_the_other_thread_finds_broken_fails),
         cmocka_unit_test(test_two_threads_at_one_handshake),
