@@ -573,6 +573,9 @@ int kiln_ws_timeout(const kiln_ws *ws)
     if (link->state == WSLINK_OPEN && (link->input.len > 0 || link->core.inflate_more || link->transport.more)) {
         return 0; /* somebody receives one message at a time: no descriptor tells of those that are here already */
     }
+    if (link->state == WSLINK_CLOSED) {
+        return 0; /* receiving may have closed it: the next step is to tell */
+    }
     uint64_t until = wslink_until_us(&ws->link);
     return until == UINT64_MAX ? -1 : until_ms(until);
 }
