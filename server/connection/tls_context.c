@@ -133,6 +133,8 @@ static bool set_sessions(SSL_CTX *ctx, const struct config *config, struct str c
     }
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF); /* tickets alone: the client keeps the session */
     SSL_CTX_set_session_id_context(ctx, id, sizeof id);
+    /* One with each handshake, where OpenSSL would give two: each connection brings its own, also a resumed one. */
+    SSL_CTX_set_num_tickets(ctx, 1);
     SSL_CTX_set_timeout(ctx, (long)(config->ticket_rotation * TICKET_PERIODS));
     SSL_CTX_set_tlsext_ticket_key_evp_cb(ctx, tickets_callback);
     return true;

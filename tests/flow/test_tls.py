@@ -222,6 +222,13 @@ def test_a_session_outlives_its_worker(https, ca, version):
     assert resumes(kiln, context, session)
 
 
+def test_each_handshake_brings_one_ticket(https, ca):
+    kiln = https()
+    request = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    said = s_client(kiln, "-msg", "-ign_eof", "-servername", "localhost", "-CAfile", ca.cert, "-tls1_3", data=request).stdout
+    assert b"hello" in said and said.count(b", NewSessionTicket") == 1
+
+
 def test_ticket_keys_rotate(https, ca):
     kiln = https(TicketRotation=3)
     context = ca.context()
