@@ -280,7 +280,9 @@ static int be_open(kiln_ws *ws)
         pthread_cond_wait(&ws->settled, &ws->lock);
     }
     int result = KILN_OK;
-    if (ws->link.state == WSLINK_GREETING || ws->link.state == WSLINK_ASKED) {
+    if (ws->link.state == WSLINK_GREETING && !ws->blocking) {
+        result = KILN_LATE; /* that is kiln_ws_step's, which tells of it */
+    } else if (ws->link.state == WSLINK_GREETING || ws->link.state == WSLINK_ASKED) {
         bool within = ws->opening; /* options->handshake sends */
         ws->opening = true;
         ws->opener = pthread_self();
@@ -302,7 +304,7 @@ static int receive(kiln_ws *ws, kiln_ws_message *message, uint64_t until)
     *message = (kiln_ws_message){.data = ""};
     int result = be_open(ws);
     if (result != KILN_OK) {
-        return result == KILN_GONE ? 0 : result;
+        return result == KILN_GONE ? 0 : result == KILN_LATE ? KILN_TIMEOUT : result;
     }
     pthread_mutex_lock(&ws->lock);
     for (;;) {
@@ -527,7 +529,7 @@ static void see_it_end(kiln_ws *ws)
 /* The loop frees it. */
 static void close_in_loop(kiln_ws *ws)
 {
-    if (kiln_ws_close(ws, WS_CLOSE_NORMAL, NULL) == KILN_TIMEOUT) {
+    if (kiln_ws_close(ws, WS_CLOSE_NORMAL, NULL) == KILN_LATE) {
         pthread_mutex_lock(&ws->lock);
         wslink_broken(&ws->link, "freed before its handshake");
         pthread_mutex_unlock(&ws->lock);

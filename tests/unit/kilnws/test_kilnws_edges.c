@@ -200,6 +200,47 @@ static void test_senders_do_not_wait_for_a_peer_that_is_given_up(void **state)
 
 /* ---- threads ------------------------------------------------------------------------------------------------ */
 
+static void *connect_and_close(void *url)
+{
+    kiln_ws *ws = kiln_ws_connect(url, NULL);
+    kiln_ws_message m;
+    int got = 0;
+    while (ws != NULL && got < 2 && kiln_ws_recv(ws, &m) > 0) {
+        got++;
+    }
+    kiln_ws_free(ws);
+    return (void *)(intptr_t)got;
+}
+
+static void test_only_a_step_takes_a_request(void **state)
+{
+    (void)state;
+    kiln_ws_listener *listener = kiln_ws_listen(&(kiln_ws_listen_options){.address = "127.0.0.1"});
+    kiln_ws_message m;
+    pthread_t thread;
+    pthread_create(&thread, NULL, connect_and_close, url_of(listener, "ws"));
+    kiln_ws *ws = kiln_ws_listener_accept(listener, -1);
+    kiln_ws_set_blocking(ws, 0);
+    poll_for(ws);
+    assert_int_equal(kiln_ws_recv(ws, &m), KILN_TIMEOUT);
+    assert_int_equal(kiln_ws_send_text(ws, "early"), KILN_LATE);
+    assert_int_equal(kiln_ws_state(ws), KILN_WS_CONNECTING);
+    while (kiln_ws_step(ws) == KILN_WS_CONNECTING) {
+        poll_for(ws);
+    }
+    assert_int_equal(kiln_ws_send_text(ws, "one"), KILN_OK);
+    assert_int_equal(kiln_ws_send_text(ws, "two"), KILN_OK);
+    while (kiln_ws_step(ws) != KILN_WS_CLOSED) {
+        kiln_ws_recv(ws, &m);
+        poll_for(ws);
+    }
+    void *got;
+    pthread_join(thread, &got);
+    assert_int_equal((intptr_t)got, 2);
+    kiln_ws_free(ws);
+    kiln_ws_listener_free(listener);
+}
+
 static void test_a_deadline_of_another_thread_ends_a_wait(void **state)
 {
     (void)state;
@@ -269,18 +310,6 @@ static void count_handshake(kiln_ws *ws, void *user)
 static void *greet(void *ws)
 {
     return (void *)(intptr_t)kiln_ws_send_text(ws, "from the other thread");
-}
-
-static void *connect_and_close(void *url)
-{
-    kiln_ws *ws = kiln_ws_connect(url, NULL);
-    kiln_ws_message m;
-    int got = 0;
-    while (ws != NULL && got < 2 && kiln_ws_recv(ws, &m) > 0) {
-        got++;
-    }
-    kiln_ws_free(ws);
-    return (void *)(intptr_t)got;
 }
 
 static void test_two_threads_at_one_handshake(void **state)
@@ -400,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_a_slow_reader_is_not_a_silent_peer),
         cmocka_unit_test(test_only_a_step_connects),
         cmocka_unit_test(test_senders_do_not_wait_for_a_peer_that_is_given_up),
+        cmocka_unit_test(test_only_a_step_takes_a_request),
         cmocka_unit_test(test_a_deadline_of_another_thread_ends_a_wait),
         cmocka_unit_test(test_a_send_that_the_other_thread_finds_broken_fails),
         cmocka_unit_test(test_two_threads_at_one_handshake),
