@@ -6,7 +6,23 @@ import subprocess
 import time
 
 import pytest
-from http2_client import ACK, CONTINUATION, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADER_TABLE_SIZE, HEADERS, SETTINGS, Http2, frame
+from http2_client import (
+    ACK,
+    CONTINUATION,
+    ENABLE_CONNECT_PROTOCOL,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    MAX_CONCURRENT_STREAMS,
+    MAX_HEADER_LIST_SIZE,
+    NO_RFC7540_PRIORITIES,
+    SETTINGS,
+    Http2,
+    frame,
+)
 from kiln_server import ROOT, wait_for
 
 HEAD = "#include <kiln.h>\n#include <errno.h>\n#include <fcntl.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
@@ -98,11 +114,13 @@ def test_files_of_isolated_endpoints_are_bounded(server):
 
 
 def test_http2_sizes_are_told_to_the_client(server):
-    with server({"Http2HeaderTableSize": 1000, "Http2ConnectionWindow": 500000}, {"index.html": "hello"}) as kiln, Http2(kiln.port) as c:
+    options = {"Http2HeaderTableSize": 1000, "Http2ConnectionWindow": 500000, "MaxHeaderSize": 20000, "Http2MaxStreams": 70}
+    with server(options, {"index.html": "hello"}) as kiln, Http2(kiln.port) as c:
         assert c.get("/").body == b"hello"
         told = next(f for f in c.frames if f.kind == SETTINGS and not f.flags & ACK)
         pairs = dict(struct.unpack(">HL", told.payload[i : i + 6]) for i in range(0, len(told.payload), 6))
-        assert pairs[HEADER_TABLE_SIZE] == 1000
+        assert pairs[HEADER_TABLE_SIZE] == 1000 and pairs[MAX_HEADER_LIST_SIZE] == 20000 and pairs[MAX_CONCURRENT_STREAMS] == 70
+        assert pairs[ENABLE_CONNECT_PROTOCOL] == 1 and pairs[NO_RFC7540_PRIORITIES] == 1
         opened = [struct.unpack(">L", f.payload)[0] for f in c.frames if f.kind == 8 and f.stream == 0]
         assert 65535 + sum(opened) == 500000
 
