@@ -268,12 +268,17 @@ ssize_t sendfile(int fd, int from, off_t *offset, size_t len)
     return done;
 }
 
+/* By the next one's function: a sanitizer follows descriptors by it. */
 int close(int fd)
 {
+    static int (*real)(int);
+    if (real == NULL) {
+        real = (int (*)(int))dlsym(RTLD_NEXT, "close");
+    }
     if (fd >= 0 && fd < FDS) {
         ways[fd] = (struct way){0};
     }
-    return (int)kernel(SYS_close, fd, 0, 0, 0, 0, 0);
+    return real(fd);
 }
 
 /* The server calls some by their number. */
