@@ -117,6 +117,11 @@ static size_t promise_cost(unsigned bits)
     return INFLATER_COST + ((size_t)1 << bits);
 }
 
+void ws_pool_budget(struct ws_pool *pool, size_t budget)
+{
+    pool->budget = budget;
+}
+
 bool ws_pool_has_room(const struct ws_pool *pool, unsigned bits)
 {
     return pool->promised + promise_cost(bits) <= pool->budget;

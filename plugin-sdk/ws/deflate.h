@@ -39,6 +39,8 @@ struct ws_deflate {
 };
 
 struct ws_pool *ws_pool_create(const struct ws_pool_options *options);
+/* From now on; what was promised within another one is kept. */
+void ws_pool_budget(struct ws_pool *pool, size_t budget);
 /* After the last connection that used it. */
 void ws_pool_free(struct ws_pool *pool);
 /* Is there room to promise a peer that its history of `bits` is kept? */

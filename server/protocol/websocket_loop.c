@@ -34,8 +34,7 @@ static struct loop_sockets *sockets_of(struct loop *loop)
 {
     struct loop_sockets *sockets = loop_slot(loop, LOOP_SLOT_WEBSOCKETS);
     if (sockets == NULL) {
-        const struct config *config = config_hold_current(loop);
-        const struct ws_pool_options options = {.budget = (size_t)config->web_socket_compression_memory, .level = 4};
+        const struct ws_pool_options options = {.level = 4}; /* the budget: websocket_pool() */
         sockets = calloc(1, sizeof *sockets);
         CHECK(sockets != NULL);
         sockets->loop = loop;
@@ -50,7 +49,9 @@ static struct loop_sockets *sockets_of(struct loop *loop)
 
 struct ws_pool *websocket_pool(struct loop *loop)
 {
-    return sockets_of(loop)->pool;
+    struct ws_pool *pool = sockets_of(loop)->pool;
+    ws_pool_budget(pool, (size_t)config_hold_current(loop)->web_socket_compression_memory);
+    return pool;
 }
 
 void websocket_loop_free(struct loop *loop)
