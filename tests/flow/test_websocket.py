@@ -15,7 +15,7 @@ import websockets
 
 import browser
 from kiln_server import ROOT, build_dir, exchange, read_all, replace, wait_for
-from websocket import RawSocket, cases, frame, handshake
+from websocket import VERSION, RawSocket, cases, frame, handshake
 
 PLUGINS = ROOT / "tests/plugins"
 FORMS = ["blocking", "callbacks"]
@@ -559,24 +559,6 @@ def refuses_long(kiln):
         ws.text("x" * 101)
         first, payload = ws.read()
         return first == 0x88 and payload[:2] == (1009).to_bytes(2, "big")
-
-
-VERSION = """#include <kiln.h>
-int kiln_run(kiln_context *ctx, const char *path) { return kiln_puts(ctx, "%s"); }
-static void on_message(kiln_ws *ws, const kiln_ws_message *m, void *user) { kiln_ws_send_text(ws, "%s"); }
-static const kiln_ws_handler handler = {.message = on_message};
-void kiln_socket(kiln_ws *ws, const char *path)
-{
-    kiln_ws_message m;
-    if (*kiln_query(kiln_ws_context(ws)) != 0) {
-        kiln_ws_handle(ws, &handler, 0);
-        return;
-    }
-    while (kiln_ws_recv(ws, &m) > 0) {
-        kiln_ws_send_text(ws, "%s");
-    }
-}
-"""
 
 
 @pytest.mark.parametrize("close", [False, True])

@@ -14,8 +14,8 @@ import pytest
 import websockets
 
 import browser
-from kiln_server import ROOT, wait_for
-from websocket import cases, frame
+from kiln_server import ROOT, replace, wait_for
+from websocket import VERSION, cases, frame
 from websocket_wires import H2Connection, H2Socket, open_socket
 
 PLUGINS = ROOT / "tests/plugins"
@@ -221,6 +221,77 @@ def test_the_end_of_the_server_closes_with_1001(make, wire):
         b.send(frame(0x88, b"\x03\xe9"))
         assert b.read() is None
     kiln.stop()
+
+
+@pytest.mark.parametrize("wire", CARRIED)
+def test_a_flood_of_pings_is_answered_and_bounded(make, wire):
+    """Each is answered while they are read; of a client that reads none of the answers not much is kept, and it is
+    heard again when it does read."""
+    kiln = make(WebSocketEndpointTimeout=0)
+    with open_socket(wire, kiln, "/callbacks") as ws:
+        for i in range(20):
+            ws.send(frame(0x89, b"%d" % i) * 200)
+            for _ in range(200):
+                assert ws.read() == (0x8A, b"%d" % i)
+    with open_socket(wire, kiln, "/callbacks") as ws:
+        ws.text("warm")
+        assert ws.read_text() == "warm"
+        before = peak_kb(kiln)
+        flood = frame(0x89, bytes(125)) * 8000
+        for _ in range(24):
+            ws.send(flood)
+        ws.text("the end")
+        while (got := ws.read()) == (0x8A, bytes(125)):
+            pass
+        assert got == (0x81, b"the end")
+        assert peak_kb(kiln) - before < 4000
+        ws.close()
+
+
+@pytest.mark.parametrize("wire", CARRIED)
+def test_sockets_survive_a_reload(make, wire):
+    kiln = make(WebSocketMaxMessage=1000)
+    with open_socket(wire, kiln, "/blocking") as a, open_socket(wire, kiln, "/callbacks") as b:
+        kiln.write_config(WebSocketMaxMessage=100)
+        kiln.reload()
+        wait_for(lambda: refuses_long(kiln, wire), "the new limit")
+        for ws in (a, b):
+            ws.text("still here")
+            assert ws.read_text() == "still here"
+            ws.close()
+
+
+def refuses_long(kiln, wire):
+    with open_socket(wire, kiln, "/blocking") as ws:
+        ws.text("x" * 101)
+        first, payload = ws.read()
+        return first == 0x88 and payload[:2] == (1009).to_bytes(2, "big")
+
+
+@pytest.mark.parametrize("close", [False, True])
+@pytest.mark.parametrize("wire", CARRIED)
+def test_a_new_version_of_the_endpoint(make, wire, close):
+    kiln = make(WebSocketCloseOnChange=close)
+    file = kiln.www / "v._c"
+    file.write_text(VERSION % (("old",) * 3))
+    wait_for(lambda: kiln.get("/v").text == "old", "the old version")
+    with open_socket(wire, kiln, "/v") as a, open_socket(wire, kiln, "/v?c") as b:
+        for ws in (a, b):
+            ws.text("?")
+            assert ws.read_text() == "old"
+        replace(file, VERSION % (("new",) * 3))
+        wait_for(lambda: kiln.get("/v").text == "new", "the new version")
+        for ws in (a, b):
+            if close:
+                assert ws.read_close() == (1012, "the endpoint has changed")
+            else:
+                ws.text("?")
+                assert ws.read_text() == "old", "the code that it began with"
+                ws.close()
+    with open_socket(wire, kiln, "/v") as ws:
+        ws.text("?")
+        assert ws.read_text() == "new"
+        ws.close()
 
 
 # ---- HTTP/2 alone ------------------------------------------------------------------------------------------------

@@ -14,6 +14,24 @@ from pathlib import Path
 
 from kiln_server import ROOT, read_until
 
+# An endpoint that answers with what it is formatted with, three times: GET, the callback form (at ?c), the blocking form.
+VERSION = """#include <kiln.h>
+int kiln_run(kiln_context *ctx, const char *path) { return kiln_puts(ctx, "%s"); }
+static void on_message(kiln_ws *ws, const kiln_ws_message *m, void *user) { kiln_ws_send_text(ws, "%s"); }
+static const kiln_ws_handler handler = {.message = on_message};
+void kiln_socket(kiln_ws *ws, const char *path)
+{
+    kiln_ws_message m;
+    if (*kiln_query(kiln_ws_context(ws)) != 0) {
+        kiln_ws_handle(ws, &handler, 0);
+        return;
+    }
+    while (kiln_ws_recv(ws, &m) > 0) {
+        kiln_ws_send_text(ws, "%s");
+    }
+}
+"""
+
 KEY = b"\x37\xfa\x21\x3d"
 
 
