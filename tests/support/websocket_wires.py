@@ -32,6 +32,40 @@ def connect(kiln, tls: bool, protocol: str):
     return context.wrap_socket(raw, server_hostname="localhost")
 
 
+class TlsSocket:
+    """A TLS connection that one thread may read while another writes: of Python's own, before 3.13, both at once is
+    a race in OpenSSL. So each step has the lock, and waiting has not."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.connection.setblocking(False)
+        self.lock = threading.Lock()
+
+    def _step(self, step, what):
+        """What the step returns, once it need not wait."""
+        while True:
+            try:
+                with self.lock:
+                    return step(what)
+            except ssl.SSLWantReadError:
+                ready = select.select([self.connection], [], [], PATIENCE)
+            except ssl.SSLWantWriteError:
+                ready = select.select([], [self.connection], [], PATIENCE)
+            if not any(ready):
+                raise TimeoutError
+
+    def sendall(self, data):
+        rest = memoryview(data)
+        while len(rest) > 0:
+            rest = rest[self._step(self.connection.send, rest[:65536]) :]
+
+    def recv(self, size):
+        return self._step(self.connection.recv, size)
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+
 class H2Connection:
     def __init__(self, kiln, tls=False):
         self.tls = tls
@@ -220,4 +254,6 @@ def open_socket(wire, kiln, path, headers=(), first=b""):
     if wire.startswith("h2"):
         return H2Socket(kiln, path, headers, first, tls=wire == "h2-tls")
     connection = connect(kiln, wire == "tls", "http/1.1")
+    if wire == "tls":
+        connection = TlsSocket(connection)
     return RawSocket(kiln, path, headers, first, connection=connection, port=kiln.tls_port if wire == "tls" else None)
