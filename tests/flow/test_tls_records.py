@@ -10,7 +10,7 @@ import pytest
 
 from certificates import TlsStream, record_sizes
 from https import GET, connect, curl, fetch
-from kiln_server import PATIENCE, free_port, read_until, wait_for
+from kiln_server import PATIENCE, build_dir, free_port, read_until, wait_for
 
 ECHO = """#include <kiln.h>
 int kiln_run(kiln_context *ctx, const char *path)
@@ -197,6 +197,8 @@ def by_kernel(server, ca, tmp_path, kernel_tls):
     """A server of large and small files, and how many connections it gave to the kernel."""
 
     def make(rekey=True, emulated=True, **config):
+        if emulated and "tsan" in str(build_dir()):
+            pytest.skip("ThreadSanitizer does not see what is closed past a library before its own: the next of that number is a race")
         ca.install(tmp_path / "certs", "localhost", "localhost", "127.0.0.1")
         admin = free_port()
         config = {"AdminListen": f"127.0.0.1:{admin}", **config}
