@@ -32,7 +32,9 @@ static void was_opened(struct link *link)
 {
     kiln_ws *ws = (kiln_ws *)link; /* its first member */
     ws->opened = true;
-    ws->data_len = 0; /* of the last connection */
+    if (link->connections > 1) { /* the first may be opened by a sender, while another thread reads */
+        ws->data_len = 0; /* the bytes of the last are gone */
+    }
 }
 
 kiln_ws *socket_create(const kiln_ws_options *options, struct ws_pool *pool)
