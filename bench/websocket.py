@@ -158,7 +158,7 @@ def streams(directory, kiln, options, rows):
         (mb, took, own), used = measured(kiln, directory, "stream", kiln.port, "/echo", packet * 1024, total)
         each, other = used / float(mb) * 1e3 / 2, float(own) / float(mb) * 1e3 / 2
         limit = 0.35 if packet >= 64 else None
-        rows.append((f"stream, packets of {packet} KB", f"{each:.3f} s/GB", f"{limit} s/GB" if limit else "", limit is None or each <= limit,
+        rows.append((f"stream, packets of {packet} KB", f"{each:.3f} s/GB", f"{limit} s/GB" if limit else "", limit is None or max(each, other) <= limit,
                      f"{float(mb) / float(took):.0f} MB/s each way, client {other:.3f} s/GB"))
         print(*rows[-1], sep=" | ", flush=True)
 
@@ -189,6 +189,9 @@ def broadcast_bursts(directory, kiln, rows, subscribers, messages, burst, least)
 
 def idle(directory, kiln, options, rows):
     count = 1000 if options.quick else 10000
+    kiln.stop()  # a fresh one: what earlier cases have freed would hide what these clients hold
+    kiln.start()
+    wait_until(lambda: kiln.get("/echo")[0] in (200, 426), "the endpoint")
     warm = load(directory, "idle", kiln.port, "/echo", 200, 2000)
     warm.stdout.readline()
     before = kiln.memory()
