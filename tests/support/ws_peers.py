@@ -9,6 +9,7 @@ import ssl
 import struct
 import subprocess
 import threading
+import time
 
 import websockets
 
@@ -262,12 +263,26 @@ def build_program(source, path):
     return path
 
 
+def start_server(*command):
+    """(process, the line that it prints when it listens). What ran before may have left so many connections behind that no
+    port is free for a while: then it is started again."""
+    end = time.monotonic() + 90
+    while True:
+        process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+        line = process.stdout.readline()
+        if line or time.monotonic() > end:
+            return process, line
+        process.wait(60)
+        process.stdout.close()
+        time.sleep(1)
+
+
 class Running:
     """A program that prints `port N` and runs until it is ended."""
 
     def __init__(self, *command):
-        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().split()[1])
+        self.process, line = start_server(*command)
+        self.port = int(line.split()[1])
 
     def __enter__(self):
         return self
@@ -291,8 +306,8 @@ class EchoServer:
     """`kiln ws --echo-server` on a free port."""
 
     def __init__(self, *arguments):
-        self.process = subprocess.Popen([build_dir() / "kiln", "ws", "--echo-server=0", *map(str, arguments)], stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[-1]
+        self.process, line = start_server(build_dir() / "kiln", "ws", "--echo-server=0", *arguments)
+        self.url = line.split()[-1]
         self.port = int(self.url.rstrip("/").rsplit(":", 1)[1])
 
     def __enter__(self):
