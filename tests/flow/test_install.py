@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from kiln_server import ROOT, build_dir
+from ws_peers import start_server
 
 pytestmark = pytest.mark.skipif(build_dir() != ROOT / "build", reason="the ordinary build is what gets installed")
 
@@ -54,9 +55,9 @@ def use_the_library(prefix, tmp_path):
     """README's program, built as it says there, against what was installed."""
     readme = (ROOT / "README.md").read_text()
     program = re.search(r"```c\n(#include <kiln_ws.h>.*?)```", readme, re.S).group(1)
-    server = subprocess.Popen([prefix / "bin/kiln", "ws", "--echo-server=0"], stdout=subprocess.PIPE, text=True)
+    server, line = start_server(prefix / "bin/kiln", "ws", "--echo-server=0")
     try:
-        url = server.stdout.readline().split()[-1]
+        url = line.split()[-1]
         where = tmp_path.parent / "program"
         where.mkdir()
         (where / "program.c").write_text(program.replace("ws://localhost:9000/", url))
