@@ -14,8 +14,8 @@ import pytest
 import websockets
 
 import browser
-from kiln_server import ROOT, build_dir, exchange, read_all, replace, wait_for
-from websocket import VERSION, RawSocket, cases, frame, handshake
+from kiln_server import ROOT, build_dir, exchange, read_all, wait_for
+from websocket import RawSocket, cases, frame, handshake
 
 PLUGINS = ROOT / "tests/plugins"
 FORMS = ["blocking", "callbacks"]
@@ -540,50 +540,6 @@ def test_sockets_without_messages_are_closed(server, pings):
             assert ws.read_close() == (1001, "no message for too long")
             ws.send(frame(0x88, b"\x03\xe9"))
             assert ws.read() is None
-
-
-def test_sockets_survive_a_reload(kiln):
-    with RawSocket(kiln, "/blocking") as a, RawSocket(kiln, "/callbacks") as b:
-        kiln.write_config(WebSocketMaxMessage=100)
-        kiln.reload()
-        for ws in (a, b):
-            ws.text("still here")
-            assert ws.read_text() == "still here"
-        a.close()
-        wait_for(lambda: refuses_long(kiln), "the new limit")
-        b.close()
-
-
-def refuses_long(kiln):
-    with RawSocket(kiln, "/blocking") as ws:
-        ws.text("x" * 101)
-        first, payload = ws.read()
-        return first == 0x88 and payload[:2] == (1009).to_bytes(2, "big")
-
-
-@pytest.mark.parametrize("close", [False, True])
-def test_a_new_version_of_the_endpoint(server, close):
-    kiln = make(server, WebSocketCloseOnChange=close)
-    file = kiln.www / "v._c"
-    file.write_text(VERSION % (("old",) * 3))
-    wait_for(lambda: kiln.get("/v").text == "old", "the old version")
-    with RawSocket(kiln, "/v") as a, RawSocket(kiln, "/v?c") as b:
-        for ws in (a, b):
-            ws.text("?")
-            assert ws.read_text() == "old"
-        replace(file, VERSION % (("new",) * 3))
-        wait_for(lambda: kiln.get("/v").text == "new", "the new version")
-        for ws in (a, b):
-            if close:
-                assert ws.read_close() == (1012, "the endpoint has changed")
-            else:
-                ws.text("?")
-                assert ws.read_text() == "old", "the code that it began with"
-                ws.close()
-    with RawSocket(kiln, "/v") as ws:
-        ws.text("?")
-        assert ws.read_text() == "new"
-        ws.close()
 
 
 def test_the_end_of_the_server_closes_with_1001(server):

@@ -16,7 +16,7 @@ import websockets
 import browser
 from kiln_server import ROOT, replace, wait_for
 from websocket import VERSION, cases, frame
-from websocket_wires import H2Connection, H2Socket, open_socket
+from websocket_wires import WIRES, H2Connection, H2Socket, open_socket
 
 PLUGINS = ROOT / "tests/plugins"
 FORMS = ["blocking", "callbacks"]
@@ -248,7 +248,7 @@ def test_a_flood_of_pings_is_answered_and_bounded(make, wire):
         ws.close()
 
 
-@pytest.mark.parametrize("wire", CARRIED)
+@pytest.mark.parametrize("wire", WIRES)
 def test_sockets_survive_a_reload(make, wire):
     kiln = make(WebSocketMaxMessage=1000)
     with open_socket(wire, kiln, "/blocking") as a, open_socket(wire, kiln, "/callbacks") as b:
@@ -269,7 +269,7 @@ def refuses_long(kiln, wire):
 
 
 @pytest.mark.parametrize("close", [False, True])
-@pytest.mark.parametrize("wire", CARRIED)
+@pytest.mark.parametrize("wire", WIRES)
 def test_a_new_version_of_the_endpoint(make, wire, close):
     kiln = make(WebSocketCloseOnChange=close)
     file = kiln.www / "v._c"
