@@ -223,7 +223,9 @@ void cache_store(struct cache *cache, const char *source, const unsigned char fi
                  const char *object, const struct build_result *result);
 /* Removes a directory with its files, and those `depth` levels below. */
 void directory_remove(const char *directory, unsigned depth);
-/* Removes what is old or too much, and what was left half-written. */
+/* Removes what processes left that died without a chance to. */
+void cache_remove_dead_runs(const struct cache *cache);
+/* Removes what is old or too much. */
 void cache_prune(struct cache *cache);
 
 /* ---- build_error.c ------------------------------------------------------------------------------------------------------ */

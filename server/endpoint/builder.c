@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BUILDERS = 4, ATTEMPTS = 3, DRAIN_MS = 10, TICK_MS = 1000, PRUNE_SECONDS = 6 * 3600 };
+enum { BUILDERS = 4, ATTEMPTS = 3, DRAIN_MS = 10, TICK_MS = 1000, TIDY_SECONDS = 5, PRUNE_SECONDS = 6 * 3600 };
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t queue_filled = PTHREAD_COND_INITIALIZER;
@@ -426,6 +426,7 @@ static void *janitor_main(void *unused)
     (void)unused;
     pthread_setname_np(pthread_self(), "kiln-janitor");
     double pruned = monotonic_seconds();
+    double tidied = pruned;
     double ticked = 0;
     unsigned waiting = 0;
     cache_prune(cache);
@@ -438,6 +439,10 @@ static void *janitor_main(void *unused)
             struct site_index_counts counts = {0};
             site_index_counts(&counts);
             registry_tick(counts.degraded);
+        }
+        if (now - tidied >= TIDY_SECONDS) {
+            tidied = now;
+            cache_remove_dead_runs(cache);
         }
         if (now - pruned > PRUNE_SECONDS) {
             pruned = now;

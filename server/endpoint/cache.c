@@ -7,8 +7,9 @@
  * looked for in vain is still absent; an object only when its bytes have the recorded hash. What
  * the record of a source that no longer builds names is its last good build. So
  * nothing needs fsync, and a damaged entry is a miss. Files appear by rename: servers may share the
- * directory. run/<process> is locked (flock) by its owner; what is not locked was left by a
- * process that died, and is removed at the next start. */
+ * directory. Until then they lie in run/<process>, which its owner holds locked (flock): what is
+ * not locked was left by a process that died, half-made files with it, and is removed by the
+ * next process that starts or by those that still run, within seconds. */
 #include "base/file.h"
 #include "endpoint/build.h"
 #include "observe/log.h"
@@ -26,7 +27,7 @@
 enum {
     RECORD_MAX = 4 * 1024 * 1024,
     KEEP_SECONDS = 30 * 24 * 3600,
-    STALE_SECONDS = 3600, /* of a temporary file */
+    UNNAMED_SECONDS = 3600, /* of a run directory whose process died before it had its name */
 };
 static const uint64_t KEEP_BYTES = 512ull * 1024 * 1024;
 
@@ -178,20 +179,28 @@ void directory_remove(const char *directory, unsigned depth)
     rmdir(directory);
 }
 
-static void remove_dead_runs(const char *runs)
+/* Without its name a directory may be about to be locked. */
+static bool may_be_dead(int fd, const char *name)
 {
-    DIR *stream = opendir(runs);
+    struct stat st;
+    return name[0] != '.' || (fstat(fd, &st) == 0 && time(NULL) - st.st_mtime > UNNAMED_SECONDS);
+}
+
+void cache_remove_dead_runs(const struct cache *cache)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/run", cache->directory);
+    DIR *stream = opendir(path);
     struct dirent *entry;
     while (stream != NULL && (entry = readdir(stream)) != NULL) {
-        if (entry->d_name[0] == '.') {
-            continue;
-        }
-        char path[PATH_MAX];
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", runs, entry->d_name) >= sizeof path) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+            (size_t)snprintf(path, sizeof path, "%s/run/%s", cache->directory, name) >= sizeof path ||
+            (cache->run != NULL && strcmp(path, cache->run) == 0)) {
             continue;
         }
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        if (fd >= 0 && may_be_dead(fd, name) && flock(fd, LOCK_EX | LOCK_NB) == 0) {
             directory_remove(path, 1);
         }
         if (fd >= 0) {
@@ -242,11 +251,10 @@ struct cache *cache_open(const char *configured, const char *web_root)
         char *path = format_path(cache->directory, parts[i], "");
         if (path == NULL || (mkdir(path, 0700) != 0 && errno != EEXIST)) {
             log_error("cannot make %s: %s", path != NULL ? path : parts[i], strerror(errno));
-        } else if (i == 2) {
-            remove_dead_runs(path);
         }
         free(path);
     }
+    cache_remove_dead_runs(cache);
     if (!make_run_directory(cache)) {
         log_error("cannot make a directory in %s/run: %s", cache->directory, strerror(errno));
         cache_close(cache);
@@ -449,26 +457,25 @@ void cache_store(struct cache *cache, const char *source, const unsigned char fi
 {
     char record[PATH_MAX];
     char entry[PATH_MAX];
-    char temporary[PATH_MAX + 32];
+    char fresh[PATH_MAX];
     unsigned char hash[HASH_SIZE];
     entry_names(cache, source, fingerprint, NULL, record);
     entry_names(cache, source, fingerprint, result->content, entry);
-    unsigned number = atomic_fetch_add(&cache->next, 1) + 1;
-    snprintf(temporary, sizeof temporary, "%s/object/.%ld-%u", cache->directory, (long)getpid(), number);
-    bool ok = copy_file(object, temporary, hash) && rename(temporary, entry) == 0;
+    cache_private_path(cache, STR("object"), ".new", fresh);
+    bool ok = copy_file(object, fresh, hash) && rename(fresh, entry) == 0;
     struct buffer text = BUFFER_EMPTY;
     if (ok && print_record(result, hash, &text)) {
-        snprintf(temporary, sizeof temporary, "%s/record/.%ld-%u", cache->directory, (long)getpid(), number);
-        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        cache_private_path(cache, STR("record"), ".new", fresh);
+        int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         ok = fd >= 0 && fd_write_all(fd, text.data, text.len);
         if (fd >= 0) {
             close(fd);
         }
-        ok = ok && rename(temporary, record) == 0;
+        ok = ok && rename(fresh, record) == 0;
     }
     if (!ok) {
         log_debug("cannot keep the build of %s in %s: %s", source, cache->directory, strerror(errno));
-        unlink(temporary);
+        unlink(fresh);
     }
     buffer_free(&text);
 }
@@ -506,7 +513,7 @@ static void prune_directory(const char *path, uint64_t keep_bytes)
             continue;
         }
         int64_t age = now - (int64_t)st.st_mtime;
-        if (age > KEEP_SECONDS || (it->d_name[0] == '.' && age > STALE_SECONDS)) {
+        if (age > KEEP_SECONDS) {
             unlinkat(dirfd(stream), it->d_name, 0);
             continue;
         }

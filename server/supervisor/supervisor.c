@@ -332,7 +332,9 @@ static void worker_ended(struct supervisor *s, struct worker_process *worker, in
     if (told && !clean && !s->hurried && worker->failure.len == 0) {
         log_error("worker %d %s while it was stopping%s", (int)worker->pid, end.data,
                   worker->killed_by_us ? ": it did not end by itself" : "");
-        s->exit_code = EXIT_FAILURE;
+        if (s->shutting_down) { /* of one that was replaced earlier the log tells */
+            s->exit_code = EXIT_FAILURE;
+        }
     }
     if (!told) {
         s->ledger.server[SERVER_FIGURE_WORKERS_LOST]++;

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -241,6 +242,30 @@ def crash_and_succeed(kiln, serving):
         return wait_for(successor, "a successor", 5)
     except AssertionError:
         return False
+
+
+def test_a_worker_killed_while_it_drains_leaves_nothing(crashing):
+    """No other starts after it, which would look for what the dead left behind; and it is no failure of the server."""
+    with crashing({"x._c": source_of("null_write"), "hello._c": HELLO, "parts._c": PARTS}, ShutdownTimeout=600) as kiln:
+        old = kiln.worker_pid()
+        stream = begin(kiln, "/parts._c")
+        read_until(stream, b"begun ")
+        assert kiln.get("/x._c").status == 500
+        new = wait_for(lambda: [pid for pid in kiln.worker_pids() if pid != old], "a successor")
+        kiln.wait_log(rf"worker {new[0]} serves")
+        assert kiln.get("/hello._c").text == "hello"
+        runs = kiln.base / "cache" / "run"
+        assert len(os.listdir(runs)) == 2
+        (runs / ".new-abcdef").mkdir()  # of one that was killed before it had named its own
+        (runs / ".new-fresh").mkdir()
+        os.utime(runs / ".new-abcdef", (1, 1))
+        os.kill(old, signal.SIGKILL)
+        kiln.wait_log(rf"worker {old} was killed by signal 9 \(Killed\) while it was stopping")
+        stream.close()
+        wait_for(lambda: len(os.listdir(runs)) == 2, "the end of what it left")
+        assert sorted(name.split("-")[0] for name in os.listdir(runs)) == [".new", str(new[0])]
+        assert kiln.get("/hello._c").text == "hello"
+        kiln.stop(code=0)
 
 
 def test_workers_that_cannot_end_are_not_piled_up(crashing):

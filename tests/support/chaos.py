@@ -260,7 +260,8 @@ class State:
         self.worker_kb = memory_kb(self.worker)
         self.runs = sorted(p.name for p in (kiln.base / "cache" / "run").iterdir())
         self.temporary = files_below(kiln.base / "tmp")
-        self.half_made = [name for name in files_below(kiln.base / "cache") if "/." in name]
+        self.half_made = [name for part in ("record", "object") for name in files_below(kiln.base / "cache" / part)
+                          if not re.fullmatch(r"[0-9a-f]{64}(\.so)?", name)]
         self.sessions = files_below(kiln.base / "sess")
 
     def workers(self):
