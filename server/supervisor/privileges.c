@@ -78,7 +78,7 @@ static bool find_group(struct str group, gid_t *gid, struct buffer *why)
 }
 
 /* Who the worker shall be; `who` stays as it is when that is who we are. */
-static bool choose(const struct config *config, struct identity *who, bool quiet, struct buffer *why)
+static bool choose(const struct config *config, struct identity *who, struct buffer *why)
 {
     if (config->user.len > 0) {
         if (!find_user(config->user, who, why)) {
@@ -94,10 +94,6 @@ static bool choose(const struct config *config, struct identity *who, bool quiet
                 who->gid = entry->pw_gid;
                 take_names(who, entry);
             }
-        } else if (!quiet) {
-            log_warning("requests are served as root: set the option User to an account with fewer rights, or give "
-                        "%s to one",
-                        config->web_root.ptr);
         }
     }
     return config->group.len == 0 || find_group(config->group, &who->gid, why);
@@ -136,7 +132,7 @@ static bool become(const struct identity *who, struct buffer *why)
 bool privileges_drop(const struct config *config, struct buffer *why)
 {
     struct identity who = {.uid = geteuid(), .gid = getegid()};
-    if (!choose(config, &who, false, why)) {
+    if (!choose(config, &who, why)) {
         return false;
     }
     bool other = who.uid != geteuid() || who.gid != getegid();
@@ -159,10 +155,20 @@ bool privileges_drop(const struct config *config, struct buffer *why)
     return true;
 }
 
+void privileges_warn(const struct config *config)
+{
+    struct stat st;
+    if (geteuid() == 0 && config->user.len == 0 && stat(config->web_root.ptr, &st) == 0 && st.st_uid == 0) {
+        log_warning("requests are served as root: set the option User to an account with fewer rights, or give "
+                    "%s to one",
+                    config->web_root.ptr);
+    }
+}
+
 bool privileges_of_isolated(const struct config *config, uid_t *uid, gid_t *gid, bool *own, struct buffer *why)
 {
     struct identity worker = {.uid = geteuid(), .gid = getegid()};
-    if (!choose(config, &worker, true, why)) {
+    if (!choose(config, &worker, why)) {
         return false;
     }
     struct identity who = worker;

@@ -3,6 +3,7 @@
  * before anything else changes, and the worker takes it over between two requests. */
 #include "config/config.h"
 #include "supervisor/notify.h"
+#include "supervisor/privileges.h"
 #include "supervisor/supervisor_private.h"
 
 #include <cjson/cJSON.h>
@@ -152,6 +153,9 @@ static bool take_over(struct supervisor *s, struct config *config, struct buffer
     say_what_waits(s->config, config);
     listeners_close(&s->listeners, &listeners);
     s->listeners = listeners;
+    if (s->config->user.len > 0) {
+        privileges_warn(config);
+    }
     config_unref(s->config);
     s->config = config;
     s->generation++;

@@ -4,6 +4,7 @@
 #include "supervisor/control.h"
 #include "supervisor/hosts.h"
 #include "supervisor/notify.h"
+#include "supervisor/privileges.h"
 #include "supervisor/supervisor_private.h"
 
 #include <errno.h>
@@ -613,6 +614,7 @@ int supervisor_run(struct config *config, const struct config_overrides *overrid
     }
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     commands_start(&s);
+    privileges_warn(config);
     certificates_config_changed(&s);
     start_worker(&s);
     while (!list_is_empty(&s.workers) || !s.shutting_down) {

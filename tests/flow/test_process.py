@@ -486,6 +486,9 @@ def test_root_is_warned_once_and_told_the_option(server):
     with server(files=PAGE, config={"NoNewPrivileges": False}) as kiln:
         assert kiln.log().count("requests are served as root: set the option User") == 1
         assert identity(kiln.worker_pid())[3] == "0"
+        os.kill(kiln.worker_pid(), signal.SIGKILL)
+        kiln.wait_log(r"worker \d+ serves")
+        assert kiln.log().count("requests are served as root: set the option User") == 1
 
 
 def open_to_all(path):
