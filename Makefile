@@ -206,6 +206,7 @@ $(BUILD)/unit/kilnws/%: tests/unit/kilnws/%.c $(BUILD)/libkilnws.a
 # link-time optimisation, which inlines the call before the linker could send it there.
 WRAP_test_http1 := -Wl,--wrap=request_start
 WRAP_test_http1_time := -Wl,--wrap=request_start
+WRAP_test_http1_body := -Wl,--wrap=request_start
 WRAP_test_response := -Wl,--wrap=request_start
 WRAP_fuzz_http1 := -Wl,--wrap=request_start
 WRAP_fuzz_http2 := -Wl,--wrap=request_start

@@ -198,7 +198,7 @@ static void private_copies_of_dead_processes_are_removed(void **state)
     struct cache *second = cache_open(site.cache, site.root); /* of another server, say */
     assert_non_null(second);
     assert_int_not_equal(access(dead, F_OK), 0);
-    assert_int_equal(count_private(), 1); /* that of the living one stays */
+    wait_private(1); /* that of the living one stays */
     cache_close(second);
     assert_int_equal(ask(e), 4);
     endpoint_close(e);

@@ -1,48 +1,10 @@
 /* Deadlines of HTTP/1.1: all absolute, moved by what they measure and by nothing else. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "tests/support/http1_answers.h"
-
-static struct loop *loop;
-static struct fake peer;
-static char *output;
-
-static int open_peer(void **state)
-{
-    (void)state;
-    answers_reset();
-    return fake_open(&peer, loop, &protocol_http1) ? 0 : -1;
-}
-
-static int close_peer(void **state)
-{
-    (void)state;
-    fake_close(&peer);
-    free(output);
-    output = NULL;
-    buffer_free(&body_seen);
-    return 0;
-}
-
-static const char *sent(void)
-{
-    free(output);
-    output = fake_take(&peer);
-    return output;
-}
+#include "tests/support/http1_peer.h"
 
 static bool starts(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
 }
-
-#define GET(target) "GET " target " HTTP/1.1\r\nHost: x\r\n\r\n"
-#define POST(target, headers, body) "POST " target " HTTP/1.1\r\nHost: x\r\n" headers "\r\n" body
 
 static void test_silent_connection_is_closed(void **state)
 {
@@ -321,7 +283,6 @@ static void test_discarded_body_that_stops(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_peer, close_peer)
     const struct CMUnitTest tests[] = {
         TEST(test_silent_connection_is_closed),
         TEST(test_bytes_do_not_extend_the_time_for_a_head),
