@@ -27,7 +27,7 @@
 enum {
     RECORD_MAX = 4 * 1024 * 1024,
     KEEP_SECONDS = 30 * 24 * 3600,
-    UNNAMED_SECONDS = 3600, /* of a run directory whose process died before it had its name */
+    RUN_ATTEMPTS = 100,
 };
 static const uint64_t KEEP_BYTES = 512ull * 1024 * 1024;
 
@@ -179,13 +179,6 @@ void directory_remove(const char *directory, unsigned depth)
     rmdir(directory);
 }
 
-/* Without its name a directory may be about to be locked. */
-static bool may_be_dead(int fd, const char *name)
-{
-    struct stat st;
-    return name[0] != '.' || (fstat(fd, &st) == 0 && time(NULL) - st.st_mtime > UNNAMED_SECONDS);
-}
-
 void cache_remove_dead_runs(const struct cache *cache)
 {
     char path[PATH_MAX];
@@ -200,7 +193,7 @@ void cache_remove_dead_runs(const struct cache *cache)
             continue;
         }
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd >= 0 && may_be_dead(fd, name) && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
             directory_remove(path, 1);
         }
         if (fd >= 0) {
@@ -212,26 +205,35 @@ void cache_remove_dead_runs(const struct cache *cache)
     }
 }
 
-/* Made under a name that the clean-up of another process skips, locked, then given its name. */
+/* Until it is locked it looks like one of the dead, and another process may remove it: then once more. */
 static bool make_run_directory(struct cache *cache)
 {
-    char fresh[PATH_MAX];
-    char named[PATH_MAX];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if ((size_t)snprintf(fresh, sizeof fresh, "%s/run/.new-XXXXXX", cache->directory) >= sizeof fresh ||
-        (size_t)snprintf(named, sizeof named, "%s/run/%ld-%lld%03ld", cache->directory, (long)getpid(),
-                         (long long)now.tv_sec, now.tv_nsec / 1000000) >= sizeof named ||
-        mkdtemp(fresh) == NULL) {
-        return false;
+    for (int i = 0; i < RUN_ATTEMPTS; i++) {
+        char path[PATH_MAX];
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        if ((size_t)snprintf(path, sizeof path, "%s/run/%ld-%lld%09ld", cache->directory, (long)getpid(),
+                             (long long)now.tv_sec, now.tv_nsec) >= sizeof path) {
+            errno = ENAMETOOLONG;
+            return false;
+        }
+        if (mkdir(path, 0700) != 0) {
+            return false;
+        }
+        cache->run_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (cache->run_fd >= 0 && flock(cache->run_fd, LOCK_EX | LOCK_NB) == 0 && access(path, F_OK) == 0) {
+            cache->run = strdup(path);
+            return cache->run != NULL;
+        }
+        if (cache->run_fd >= 0) {
+            close(cache->run_fd);
+            cache->run_fd = -1;
+        } else if (errno != ENOENT) {
+            return false;
+        }
     }
-    cache->run_fd = open(fresh, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (cache->run_fd < 0 || flock(cache->run_fd, LOCK_EX | LOCK_NB) != 0 || rename(fresh, named) != 0) {
-        rmdir(fresh);
-        return false;
-    }
-    cache->run = strdup(named);
-    return cache->run != NULL;
+    errno = EBUSY;
+    return false;
 }
 
 struct cache *cache_open(const char *configured, const char *web_root)

@@ -4,6 +4,8 @@
 
 #include "endpoint/build.h"
 
+#include <sys/wait.h>
+
 #define OPTIMIZED \
     STAMP "int kiln_run(kiln_context *ctx, const char *path)\n{\n#ifdef __TINYC__\n    return 1;\n#else\n    return " \
           "2;\n#endif\n}\n"
@@ -204,6 +206,39 @@ static void private_copies_of_dead_processes_are_removed(void **state)
     endpoint_close(e);
 }
 
+/* Each looks for the dead when it opens, and may take one that is about to begin for one of them. */
+static void processes_that_begin_at_once_keep_their_directories(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 6, TIMES = 200 };
+    pid_t children[PROCESSES];
+    for (int i = 0; i < PROCESSES; i++) {
+        children[i] = fork();
+        assert_int_not_equal(children[i], -1);
+        for (int n = 0; children[i] == 0 && n < TIMES; n++) {
+            char path[PATH_MAX];
+            struct cache *cache = cache_open(site.cache, site.root);
+            if (cache == NULL) {
+                _exit(1);
+            }
+            cache_private_path(cache, STR("x"), "", path);
+            if (!file_replace(path, "x", 1, 0600)) {
+                _exit(2);
+            }
+            cache_close(cache);
+        }
+        if (children[i] == 0) {
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        int status = -1;
+        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(count_private(), 0);
+}
+
 static void the_directory_is_ours_alone_and_outside_the_site(void **state)
 {
     (void)state;
@@ -284,6 +319,7 @@ int main(void)
         T(a_record_with_nonsense_is_a_miss),
         T(another_include_path_is_another_build),
         T(private_copies_of_dead_processes_are_removed),
+        T(processes_that_begin_at_once_keep_their_directories),
         T(the_directory_is_ours_alone_and_outside_the_site),
         O(a_build_without_state_is_replaced_by_the_optimised_one),
         O(a_build_with_state_is_left_alone_until_a_restart),
