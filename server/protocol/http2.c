@@ -246,7 +246,7 @@ void http2_attend(struct http2_stream *s)
 
 void http2_destroy(struct http2 *h)
 {
-    nghttp2_session_del(h->session);
+    http2_session_delete(h->session);
     h->load->closed = true;
     if (h->load->running == 0) {
         free(h->load);
@@ -285,7 +285,7 @@ struct http2 *http2_create(struct conn *conn)
     http2_frames_start(&h->frames_seen);
     h->session = http2_session_create(h);
     if (h->session == NULL || !http2_session_greet(h)) {
-        nghttp2_session_del(h->session);
+        http2_session_delete(h->session);
         free(load);
         free(h);
         return NULL;

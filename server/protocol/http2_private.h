@@ -172,10 +172,17 @@ void http2_destroy(struct http2 *h);
 
 /* http2_session.c */
 nghttp2_session *http2_session_create(struct http2 *h);
+void http2_session_delete(nghttp2_session *session); /* NULL: there is none */
 /* Settings, the connection's window: the server's first words. */
 bool http2_session_greet(struct http2 *h);
 /* The first frame on its way to the client, which is changed. */
 void http2_settings_sent(struct http2 *h, uint8_t *frame, size_t len);
+
+/* http2_memory.c */
+/* A session of this thread begins; what it takes its memory from. NULL: from malloc. */
+nghttp2_mem *http2_memory_enter(void);
+void http2_memory_leave(void);
+size_t http2_memory_kept(void); /* bytes, of this thread */
 
 /* http2_frames.c */
 void http2_frames_start(struct http2_frames *f);

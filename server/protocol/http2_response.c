@@ -13,6 +13,7 @@
 enum {
     FRAME_HEAD = 9,
     COPY_MAX = 2048, /* a part of a segment up to this size is copied rather than referred to */
+    SMALL_MARGIN = 32, /* what an arena may add to a piece */
     SEGMENT_MIN = 4096, /* room of a copied segment */
     SEGMENT_MAX = 16384,
     HEADERS_ON_STACK = 48,
@@ -371,9 +372,30 @@ static bool takes_body(const struct http2_stream *s, uint64_t len)
     return len > 0 && !s->no_data && !s->aborted && !s->h->dead;
 }
 
+/* A small piece, which most often is the whole body, lies in what is left of the arena's block. It is copied into the
+ * output before the request ends, never referred to. */
+static bool add_small(struct http2_stream *s, const char *data, size_t len)
+{
+    struct arena *arena = &s->req->arena;
+    bool fits = len + SMALL_MARGIN <= (size_t)(arena->end - arena->next);
+    char *copy = fits && len <= COPY_MAX && !s->own_used ? arena_alloc(arena, len) : NULL;
+    if (copy == NULL) {
+        return false;
+    }
+    struct http2_segment *segment = add_segment(s, 0);
+    memcpy(copy, data, len);
+    segment->data = copy;
+    segment->len = len;
+    queue_grew(s, len);
+    return true;
+}
+
 static void add_copy(struct http2_stream *s, const char *data, size_t len)
 {
     struct http2_segment *last = s->first != NULL ? s->last : NULL;
+    if (last == NULL && add_small(s, data, len)) {
+        return;
+    }
     size_t n = last != NULL && last->room > 0 ? (len < last->room ? len : last->room) : 0;
     if (n > 0) {
         memcpy((char *)(uintptr_t)last->data + last->len, data, n);

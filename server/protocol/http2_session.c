@@ -250,11 +250,20 @@ nghttp2_session *http2_session_create(struct http2 *h)
     nghttp2_option_set_builtin_recv_extension_type(option, NGHTTP2_PRIORITY_UPDATE);
     nghttp2_option_set_max_continuations(option, (size_t)config->http2_max_continuations + 1);
     nghttp2_option_set_max_deflate_dynamic_table_size(option, (size_t)config->http2_header_table_size);
-    if (nghttp2_session_server_new2(&session, callbacks, h, option) != 0) {
+    if (nghttp2_session_server_new3(&session, callbacks, h, option, http2_memory_enter()) != 0) {
+        http2_memory_leave();
         session = NULL;
     }
     nghttp2_option_del(option);
     return session;
+}
+
+void http2_session_delete(nghttp2_session *session)
+{
+    if (session != NULL) {
+        nghttp2_session_del(session);
+        http2_memory_leave();
+    }
 }
 
 /* nghttp2 ends the connection past the number of streams that it knows of, where one stream too many

@@ -423,6 +423,55 @@ static void an_idle_connection_is_small(void **state)
     assert_true(sizeof(struct http2_stream) <= 512); /* beside its request in one block of the arena */
 }
 
+/* Sessions of a thread keep what streams gave back, and nothing longer than they live. */
+static void memory_goes_back_with_the_last_session(void **state)
+{
+    (void)state;
+    nghttp2_mem *memory = http2_memory_enter();
+    if (memory == NULL) {
+        http2_memory_leave();
+        skip(); /* a sanitizer sees to all of it */
+    }
+    assert_int_equal(http2_memory_kept(), 0);
+    client_start(true);
+    for (int i = 0; i < 10; i++) {
+        ask("/early", NULL);
+    }
+    talk();
+    size_t kept = http2_memory_kept();
+    assert_true(kept > 1000);
+    for (int i = 0; i < 10; i++) {
+        ask("/early", NULL);
+    }
+    talk();
+    assert_true(http2_memory_kept() < kept + 2000); /* the second ten took what the first ten left */
+    void *many[4000];
+    for (size_t i = 0; i < ARRAY_LEN(many); i++) {
+        many[i] = memory->malloc(i % 600, NULL);
+        assert_non_null(many[i]);
+        memset(many[i], 0xee, i % 600);
+        many[i] = memory->realloc(many[i], i % 600 + 100, NULL);
+    }
+    uint8_t *zeros = memory->calloc(10, 20, NULL);
+    for (size_t i = 0; i < 200; i++) {
+        assert_int_equal(zeros[i], 0);
+    }
+    memory->free(zeros, NULL);
+    memory->free(NULL, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(many); i++) {
+        memory->free(many[i], NULL);
+    }
+    assert_true(http2_memory_kept() > 40000 && http2_memory_kept() <= 65536);
+    fake_close(&peer);
+    assert_true(http2_memory_kept() > 40000);
+    http2_memory_leave();
+    assert_int_equal(http2_memory_kept(), 0);
+    void *late = memory->malloc(100, NULL);
+    memory->free(late, NULL);
+    assert_int_equal(http2_memory_kept(), 0);
+    assert_true(fake_open(&peer, loop, &protocol_http2));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
@@ -440,6 +489,7 @@ int main(void)
         TEST(the_end_of_the_connection_ends_its_requests),
         TEST(the_client_that_reads_nothing_is_not_read),
         TEST(an_idle_connection_is_small),
+        TEST(memory_goes_back_with_the_last_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
