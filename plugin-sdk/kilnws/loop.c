@@ -233,6 +233,7 @@ static void work(struct loop_socket *s)
     struct link *link = &s->ws->link;
     struct ws_item item;
     s->loop->worked = true;
+    link->dry = false;
     loop_touch(s);
     wslink_step(link);
     if (link->state == WSLINK_ASKED) {

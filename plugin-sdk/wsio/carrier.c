@@ -44,7 +44,8 @@ static ssize_t plain_write(struct carrier *t, const struct iovec *vectors, int c
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)vectors, .msg_iovlen = (size_t)count};
     ssize_t n;
     do {
-        n = sendmsg(t->fd, &message, MSG_NOSIGNAL);
+        n = count == 1 ? send(t->fd, vectors->iov_base, vectors->iov_len, MSG_NOSIGNAL)
+                       : sendmsg(t->fd, &message, MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     if (n < 0) {
         return errno == EAGAIN ? again(t, KILN_WRITE) : broken(t, errno);
@@ -163,8 +164,12 @@ static ssize_t tls_read(struct carrier *t, void *buffer, size_t size)
             break;
         }
         got += (size_t)n;
+        result = CARRIER_AGAIN;
+        if (!SSL_has_pending(t->ssl)) { /* all of a read of the socket is used: it tells of what follows */
+            break;
+        }
     }
-    t->more = got == size;
+    t->more = got == size || result != CARRIER_AGAIN; /* the end's alert is inside, no descriptor tells of it */
     return got > 0 ? (ssize_t)got : result; /* an end or an error is found again by the next call */
 }
 

@@ -28,7 +28,7 @@ struct carrier {
     int wants; /* enum kiln_events, after CARRIER_AGAIN */
     int error; /* errno of what broke; 0: see `text` */
     SSL *ssl; /* NULL: plain */
-    bool more; /* the last read stopped because `buffer` was full: there may be more without a wait */
+    bool more; /* there may be more without a wait: the last read filled its buffer, or has an end behind its bytes */
     char text[URL_ERROR_MAX];
 };
 

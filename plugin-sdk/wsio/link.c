@@ -288,12 +288,15 @@ static void step_open(struct link *link)
     if (!wslink_flush(link)) {
         return;
     }
+    if (link->limits.ping_us == 0 && !link->core.closing) {
+        return; /* no time to keep */
+    }
     uint64_t now = clock_us();
     if (link->core.closing && now >= link->end_by_us) {
         wslink_broken(link, "the peer does not answer the close frame");
         return;
     }
-    if (link->limits.ping_us == 0 || link->core.closing || now < link->heard_us + link->limits.ping_us) {
+    if (link->core.closing || now < link->heard_us + link->limits.ping_us) {
         return;
     }
     if (!link->pinged) {

@@ -8,7 +8,7 @@
 
 /* ---- what waits to be sent ------------------------------------------------------------------------------ */
 
-enum { KEEP_OUT = 262144, PIECE = 65536, DIRECT_FROM = 8192 };
+enum { KEEP_OUT = 262144, PIECE = 262144, DIRECT_FROM = 8192 };
 
 /* Room for `more` bytes at the end; NULL: no memory. */
 static uint8_t *out_room(struct link *link, size_t more)
@@ -337,9 +337,21 @@ static void peer_failed(struct link *link, const struct ws_item *item)
 
 /* ---- receiving ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes from the socket into an empty input. True: there are some. */
-static bool fill(struct link *link, uint8_t *space)
+static void return_space(struct link *link)
 {
+    if (link->in_borrowed) {
+        link->in = NULL;
+        link->in_borrowed = false;
+    }
+}
+
+/* An input for the next read: where a long message goes on, or the buffer. NULL: no memory. */
+static uint8_t *input_room(struct link *link, uint8_t *space, size_t *room)
+{
+    uint8_t *place = ws_receive_room(&link->core, room);
+    if (place != NULL) {
+        return place;
+    }
     if (space != NULL && !link->in_borrowed) {
         free(link->in); /* of the handshake: used up */
         link->in = NULL;
@@ -347,15 +359,25 @@ static bool fill(struct link *link, uint8_t *space)
     if (link->in == NULL) {
         link->in = space != NULL ? space : malloc(LINK_INPUT + 1);
         link->in_borrowed = space != NULL;
-        if (link->in == NULL) {
-            wslink_broken(link, "no memory for what comes");
-            return false;
-        }
     }
-    ssize_t n = carrier_read(&link->transport, link->in, LINK_INPUT);
+    *room = LINK_INPUT;
+    return link->in;
+}
+
+/* Bytes from the socket into an empty input. True: there are some. */
+static bool fill(struct link *link, uint8_t *space)
+{
+    size_t room;
+    uint8_t *place = input_room(link, space, &room);
+    if (place == NULL) {
+        wslink_broken(link, "no memory for what comes");
+        return false;
+    }
+    ssize_t n = carrier_read(&link->transport, place, room);
     link->read_write = n == CARRIER_AGAIN && link->transport.wants == KILN_WRITE;
     if (n > 0) {
-        link->input = (struct ws_input){link->in, (size_t)n};
+        link->input = (struct ws_input){place, (size_t)n};
+        link->dry = !link->transport.more;
         link->heard_us = clock_us();
         link->pinged = false;
         if (link->core.closing && link->heard_us >= link->end_by_us) {
@@ -364,10 +386,7 @@ static bool fill(struct link *link, uint8_t *space)
         }
         return true;
     }
-    if (link->in_borrowed) {
-        link->in = NULL;
-        link->in_borrowed = false;
-    }
+    return_space(link);
     if (n != CARRIER_AGAIN) {
         wslink_broken(link, n == 0 ? "the connection ended without a close frame" : carrier_error(&link->transport));
     }
@@ -427,8 +446,14 @@ enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_
         if ((link->input.len > 0 || link->core.inflate_more) && next_event(link, item)) {
             return WSLINK_MESSAGE;
         }
-        if (link->state == WSLINK_OPEN && link->input.len == 0 && !link->core.inflate_more &&
-            (++rounds > ROUNDS || !fill(link, space))) {
+        if (link->state != WSLINK_OPEN || link->input.len > 0 || link->core.inflate_more) {
+            continue;
+        }
+        if (link->dry && space != NULL) {
+            return_space(link);
+            break;
+        }
+        if (++rounds > ROUNDS || !fill(link, space)) {
             link->more = rounds > ROUNDS;
             break;
         }

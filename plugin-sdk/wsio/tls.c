@@ -30,6 +30,7 @@ static SSL_CTX *create(const SSL_METHOD *method)
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                   SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
+    SSL_CTX_set_read_ahead(context, 1); /* one system call for a record, or several, and not two for each */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
     return context;
 }

@@ -1,4 +1,4 @@
-"""The public case list for libkilnws: in both roles, over plain TCP and TLS, with its loop, with a loop of the
+"""The public case list for libkilnws: in both roles, over plain TCP and TLS, with its ready loop, with a loop of the
 program's own and blocking; every case strict."""
 
 import asyncio
@@ -13,7 +13,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from kiln_server import ROOT
 from websocket import KEY, RawSocket, cases, frame, mask
-from ws_peers import EchoServer, PythonServer, RawServer, Running, build_program, kiln_ws
+from ws_peers import EchoServer, PythonServer, RawServer, Running, Threads, accept_head, build_program, kiln_ws
 
 
 def server_context(ca, tmp_path):
@@ -41,17 +41,59 @@ int main(int argc, char **argv)
 """
 
 
+LOOP_CLIENT = r"""
+#include <kiln_ws.h>
+static kiln_ws_loop *loop;
+static void on_message(kiln_ws *ws, const kiln_ws_message *m, void *user)
+{
+    (void)user;
+    kiln_ws_send(ws, m->type, m->data, m->length);
+}
+static void on_close(kiln_ws *ws, int code, const char *reason, void *user)
+{
+    (void)code;
+    (void)reason;
+    *(int *)user = kiln_ws_connections(ws) == 0;
+    kiln_ws_loop_stop(loop);
+}
+static const kiln_ws_handler handler = {.message = on_message, .close = on_close};
+int main(int argc, char **argv)
+{
+    int failed = 1;
+    loop = kiln_ws_loop_create();
+    if (argc > 1 && kiln_ws_loop_connect(loop, argv[1], &(kiln_ws_options){.insecure = 1, .deflate = argc > 2}, &handler, &failed)) {
+        kiln_ws_loop_run(loop);
+    }
+    kiln_ws_loop_free(loop);
+    return failed;
+}
+"""
+FORMS = ["own loop", "blocking", "ready loop"]
+
+
 @pytest.fixture(scope="module")
-def blocking_client(tmp_path_factory):
+def echo_client(tmp_path_factory):
+    """echo_client(form, url, deflate) sends everything back until the server has closed; its exit code."""
     where = tmp_path_factory.mktemp("client")
-    (where / "echo.c").write_text(CLIENT)
-    return build_program(where / "echo.c", where / "echo")
+    programs = {}
+    for form, text in (("blocking", CLIENT), ("ready loop", LOOP_CLIENT)):
+        source = where / f"{form.replace(' ', '_')}.c"
+        source.write_text(text)
+        programs[form] = build_program(source, source.with_suffix(""))
+
+    def run(form, url, deflate=False):
+        if form == "own loop":
+            return kiln_ws("--echo", "--insecure", *(["-d"] if deflate else []), "-w", -1, url)[0]
+        return subprocess.run([programs[form], url, *(["deflate"] if deflate else [])], timeout=120).returncode
+
+    return run
 
 
 @pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("form", ["own loop", "blocking"])
-def test_every_case_of_the_suite_as_a_client(ca, tmp_path, blocking_client, tls, form):
-    """tests/unit/ws/cases.def in the client's role: the server sends, `kiln ws --echo` or a blocking program answers."""
+@pytest.mark.parametrize("form", FORMS)
+def test_every_case_of_the_suite_as_a_client(ca, tmp_path, echo_client, tls, form):
+    """tests/unit/ws/cases.def in the client's role: the server sends; `kiln ws --echo`, a blocking program or one with the
+    ready loop answers."""
     failures = []
     context = server_context(ca, tmp_path) if tls else None
 
@@ -82,12 +124,93 @@ def test_every_case_of_the_suite_as_a_client(ca, tmp_path, blocking_client, tls,
         url = f"{'wss' if tls else 'ws'}://localhost:{server.port}/"
         for case in cases():
             current[0] = case
-            if form == "blocking":
-                subprocess.run([blocking_client, url], timeout=60)
-            else:
-                kiln_ws("--echo", "--insecure", "-w", -1, url)
+            echo_client(form, url)
             assert not failures, failures[0]
         assert not [f for f in server.failures if isinstance(f, ConnectionResetError)], "never a reset"
+
+
+def large_messages(masked):
+    """Sections 9 and 10 as (title, bytes to send in pieces, first byte and payload of the answer): up to 16 MiB, in
+    fragments from 64 bytes on, in pieces of the network from 64 bytes on."""
+    data = os.urandom(1 << 20) * 16
+    text = b"K\xc3\xb6nig, " * (len(data) // 8)
+    for kind, payload in ((0x82, data), (0x81, text)):
+        for size in (65536, 262144, 1 << 20, 4 << 20, 16 << 20):
+            yield f"{kind} {size}", [frame(kind, payload[:size], masked)], (kind, payload[:size])
+    for size, part in ((1 << 18, 64), (1 << 20, 1300), (4 << 20, 65536), (4 << 20, 1 << 20)):
+        parts = [data[at : min(at + part, size)] for at in range(0, size, part)]
+        frames = [frame(2 if i == 0 else 0, one, masked) for i, one in enumerate(parts[:-1])]
+        yield f"{size} by {part}", [b"".join([*frames, frame(0x80, parts[-1], masked)])], (0x82, data[:size])
+    for chop in (64, 1500):
+        whole = frame(0x82, data[:131072], masked)
+        yield f"chops of {chop}", [whole[at : at + chop] for at in range(0, len(whole), chop)], (0x82, data[:131072])
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_large_messages_in_frames_and_chops_as_a_client(ca, tmp_path, echo_client, tls, form):
+    failures = []
+
+    def talk(peer):
+        try:
+            for title, pieces, answer in large_messages(masked=False):
+                for piece in pieces:
+                    peer.connection.sendall(piece)
+                assert peer.read() == answer, title
+            peer.connection.sendall(frame(0x88, b"\x03\xe8", masked=False))
+            assert peer.read() == (0x88, b"\x03\xe8")
+            failures.append(None)
+        except AssertionError as error:
+            failures.append(str(error)[:200])
+        if tls:
+            end_tls(peer.connection)
+
+    with RawServer(talk, server_context(ca, tmp_path) if tls else None) as server:
+        assert echo_client(form, f"{'wss' if tls else 'ws'}://localhost:{server.port}/") == 0
+    assert failures == [None] and not server.failures
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_end_of_tls_that_comes_with_a_message_is_seen(ca, tmp_path, echo_client, form):
+    """A message and TLS's closing alert in one segment, and the connection stays: no descriptor tells of the alert, which
+    is inside OpenSSL already."""
+
+    def serve(connection):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        inside = context.wrap_bio(incoming, outgoing, server_side=True)
+
+        def until(call):
+            while True:
+                try:
+                    return call()
+                except ssl.SSLWantReadError:
+                    connection.sendall(outgoing.read())
+                    incoming.write(connection.recv(65536))
+
+        until(inside.do_handshake)
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += until(lambda: inside.read(65536))
+        inside.write(accept_head(head.decode()))
+        connection.sendall(outgoing.read())
+        inside.write(frame(0x81, b"once", masked=False))
+        until(lambda: inside.read(65536))  # the echo: it waits in its loop now
+        inside.write(frame(0x81, b"last", masked=False))
+        try:
+            inside.unwrap()
+        except ssl.SSLWantReadError:
+            pass
+        connection.sendall(outgoing.read())
+        while connection.recv(65536):
+            pass
+        ended.append(1)
+
+    context = server_context(ca, tmp_path)
+    ended = []
+    with Threads() as server:
+        server.serve = serve
+        assert echo_client(form, f"wss://localhost:{server.port}/") in (0, 3), "the connection broke, of which `kiln ws` tells"
+    assert ended == [1] and not server.failures
 
 
 def end_tls(connection):
@@ -149,24 +272,11 @@ def test_every_case_of_the_suite_as_a_server(echo_server):
 
 
 def test_large_messages_in_frames_and_chops_of_all_sizes(echo_server):
-    """Section 9 and 10: up to 16 MiB, in fragments from 64 bytes on, in pieces of the network from 64 bytes on."""
-    data = os.urandom(1 << 20) * 16
-    text = b"K\xc3\xb6nig, " * (len(data) // 8)
     with RawSocket(echo_server, "/") as ws:
-        for kind, payload in ((0x82, data), (0x81, text)):
-            for size in (65536, 262144, 1 << 20, 4 << 20, 16 << 20):
-                ws.send(frame(kind, payload[:size]))
-                assert ws.read() == (kind, payload[:size]), size
-        for size, part in ((1 << 18, 64), (1 << 20, 1300), (4 << 20, 65536), (4 << 20, 1 << 20)):
-            parts = [data[at : min(at + part, size)] for at in range(0, size, part)]
-            frames = [frame(2 if i == 0 else 0, one) for i, one in enumerate(parts[:-1])]
-            ws.send(b"".join([*frames, frame(0x80, parts[-1])]))
-            assert ws.read() == (0x82, data[:size]), (size, part)
-        for chop in (64, 1500):
-            whole = frame(0x82, data[:131072])
-            for at in range(0, len(whole), chop):
-                ws.send(whole[at : at + chop])
-            assert ws.read() == (0x82, data[:131072]), chop
+        for title, pieces, answer in large_messages(masked=True):
+            for piece in pieces:
+                ws.send(piece)
+            assert ws.read() == answer, title
         ws.close()
 
 
@@ -208,7 +318,7 @@ def test_compressed_messages_as_a_server(echo_server, parameters):
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("parameters", DEFLATE, ids=lambda p: ",".join(p) or "usual")
-def test_compressed_messages_as_a_client(ca, tmp_path, blocking_client, parameters, tls):
+def test_compressed_messages_as_a_client(ca, tmp_path, echo_client, parameters, tls):
     seen = []
 
     async def talk(ws):
@@ -220,7 +330,6 @@ def test_compressed_messages_as_a_client(ca, tmp_path, blocking_client, paramete
     context = server_context(ca, tmp_path) if tls else None
     with PythonServer(talk, context, compression=None, extensions=[ServerPerMessageDeflateFactory(**parameters)]) as server:
         url = f"{'wss' if tls else 'ws'}://127.0.0.1:{server.port}/"
-        subprocess.run([blocking_client, url, "deflate"], timeout=60, check=True)
-        code, _, err = kiln_ws("--echo", "--insecure", "-d", "-w", -1, url)
-        assert code == 0, err
-    assert len(seen) == 2
+        for form in FORMS:
+            assert echo_client(form, url, deflate=True) == 0, form
+    assert len(seen) == len(FORMS)

@@ -148,6 +148,14 @@ class RawPeer:
         return first, mask(self.take(n), key)
 
 
+def accept_head(head: str, headers=()) -> bytes:
+    """What a server answers to a handshake's head."""
+    key = next(line.split(": ")[1] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key:"))
+    accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()).decode()
+    lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
 class RawServer(Threads):
     """Answers the handshake; then talk(peer) has the connection. `headers` go into the answer."""
 
@@ -160,10 +168,7 @@ class RawServer(Threads):
     def serve(self, connection):
         head = read_head(connection)
         self.heads.append(head)
-        key = next(line.split(": ")[1] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key:"))
-        accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()).decode()
-        lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}", *self.headers]
-        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        connection.sendall(accept_head(head, self.headers))
         self.talk(RawPeer(connection))
 
 
@@ -326,5 +331,5 @@ class EchoServer:
             return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-__all__ = ["EchoServer", "HttpProxy", "PythonServer", "RawPeer", "RawServer", "Running", "SocksProxy", "Threads", "build_program", "echo", "kiln_ws",
+__all__ = ["EchoServer", "HttpProxy", "PythonServer", "RawPeer", "RawServer", "Running", "SocksProxy", "Threads", "accept_head", "build_program", "echo", "kiln_ws",
            "wait_for"]
