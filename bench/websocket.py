@@ -4,7 +4,7 @@ a broadcast to 10,000, and what 10,000 idle clients with compression hold.
 
     make && python3 bench/websocket.py [--quick] [--only 20,16k] [--build build]
 
-The load is bench/ws_load.c, on Kiln's protocol core. Servers take turns within a round; a ratio is that of the same
+The load is bench/ws_load.c, a client on the ready loop of libkilnws, whose own figures stand in the streams. Servers take turns within a round; a ratio is that of the same
 round. Results: the table on the terminal, and bench/results/websocket.md of a full run."""
 
 import argparse
@@ -95,10 +95,8 @@ class Peer(Server):
 
 def build_load(directory, build):
     cc = os.environ.get("CC", "gcc")
-    core = [str(p) for p in sorted((ROOT / "plugin-sdk/ws").glob("*.c"))]
-    include = f"-I{ROOT / 'plugin-sdk'}"
-    subprocess.run([cc, "-O2", "-std=gnu11", "-D_GNU_SOURCE", include, "-o", directory / "ws_load", HERE / "ws_load.c", *core,
-                    "-lssl", "-lcrypto", "-lz"], check=True)
+    subprocess.run([cc, "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT / 'plugin-sdk/include'}", "-o", directory / "ws_load", HERE / "ws_load.c",
+                    build / "libkilnws.a", "-lssl", "-lcrypto", "-lz", "-lpthread"], check=True)
     subprocess.run([cc, "-O2", "-o", directory / "lws_echo", HERE / "peers/lws_echo.c", "-lwebsockets"], check=True)
     for name, source in (("echo", ECHO), ("blocking", BLOCKING), ("room", ROOM)):
         file = directory / f"{name}.c"

@@ -13,9 +13,9 @@ import zlib
 import pytest
 import websockets
 
-from kiln_server import build_dir
+from kiln_server import ROOT, build_dir
 from websocket import RawSocket, frame
-from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, echo, kiln_ws
+from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, build_program, echo, kiln_ws
 
 
 def server_context(ca, tmp_path, *names, client_ca=None):
@@ -386,6 +386,27 @@ def test_a_client_that_never_reads_costs_bounded_memory():
 def test_bench_and_many_connections(echo_server):
     code, out, err = kiln_ws("--bench", "--connections=200", "--messages=4000", f"ws://127.0.0.1:{echo_server.port}/", timeout=120)
     assert code == 0 and b"4000 messages of 20 bytes over 200 connections" in out, err
+
+
+def test_the_load_of_the_figures_is_a_client_of_the_library(ca, tmp_path):
+    """bench/ws_load.c: echoes, plain and over TLS, a stream, and compressed connections that are held."""
+    load = build_program(ROOT / "bench/ws_load.c", tmp_path / "ws_load")
+    (tmp_path / "server.pem").write_text("".join(ca.pair("localhost")))
+    with EchoServer() as plain, EchoServer(f"--cert={tmp_path / 'server.pem'}") as tls:
+
+        def run(server, mode, *words):
+            with subprocess.Popen([load, mode, str(server.port), "/", *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout.readline() == "ready\n"
+                out, _ = process.communicate("", timeout=60)
+                assert process.returncode == 0
+                return out.split()
+
+        assert int(run(plain, "echo", 300, 20, 0.2)[0]) > 0
+        assert int(run(plain, "echo", 3, 1 << 20, 0.2)[0]) > 0
+        assert int(run(tls, "echo", 20, 20, 0.2, "tls")[0]) > 0
+        assert float(run(plain, "stream", 8192, 8 << 20)[0]) == pytest.approx(8.389, abs=0.001)
+        assert run(plain, "listen", 20, 0, "hello") == ["0"]
+        assert run(plain, "idle", 20, 2000) == []
 
 
 def test_half_a_handshake_and_garbage_end_alone(echo_server):
