@@ -397,8 +397,9 @@ def test_the_load_of_the_figures_is_a_client_of_the_library(ca, tmp_path):
         def run(server, mode, *words):
             with subprocess.Popen([load, mode, str(server.port), "/", *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout.readline() == "ready\n"
-                out, _ = process.communicate("", timeout=60)
-                assert process.returncode == 0
+                process.stdin.close()
+                out = process.stdout.read()
+                assert process.wait(60) == 0
                 return out.split()
 
         assert int(run(plain, "echo", 300, 20, 0.2)[0]) > 0
