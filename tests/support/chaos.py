@@ -238,8 +238,10 @@ def descriptors(pid):
 
 def memory_kb(pid):
     """Of its own: pages of files that it maps belong to nobody."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+) kB", text)[1])
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    if found is None:
+        raise LookupError(f"process {pid} has ended")
+    return int(found[1])
 
 
 def files_below(directory):
@@ -251,18 +253,28 @@ class State:
 
     def __init__(self, kiln):
         self.kiln = kiln
-        wait_for(lambda: self.workers() and len(self.workers()) == 1, "a single worker")
-        self.worker = self.workers()[0]
-        self.supervisor_fds = descriptors(kiln.pid)
-        self.worker_fds = descriptors(self.worker)
-        self.processes = sorted(name.split(" ", 1)[1] for name in processes_marked(kiln.mark).values())
-        self.supervisor_kb = memory_kb(kiln.pid)
-        self.worker_kb = memory_kb(self.worker)
+        wait_for(self.processes_are_seen, "a single worker")
         self.runs = sorted(p.name for p in (kiln.base / "cache" / "run").iterdir())
         self.temporary = files_below(kiln.base / "tmp")
         self.half_made = [name for part in ("record", "object") for name in files_below(kiln.base / "cache" / part)
                           if not re.fullmatch(r"[0-9a-f]{64}(\.so)?", name)]
         self.sessions = files_below(kiln.base / "sess")
+
+    def processes_are_seen(self):
+        """False while there is another number of workers than one, or when it ended while it was looked at."""
+        workers = self.workers()
+        if len(workers) != 1:
+            return False
+        try:
+            self.worker = workers[0]
+            self.supervisor_fds = descriptors(self.kiln.pid)
+            self.worker_fds = descriptors(self.worker)
+            self.processes = sorted(name.split(" ", 1)[1] for name in processes_marked(self.kiln.mark).values())
+            self.supervisor_kb = memory_kb(self.kiln.pid)
+            self.worker_kb = memory_kb(self.worker)
+        except (OSError, LookupError):
+            return False
+        return True
 
     def workers(self):
         return [pid for pid, state in children_of(self.kiln.pid).items() if is_worker(pid) or state == "Z"]
