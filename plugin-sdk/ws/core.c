@@ -26,8 +26,10 @@ void ws_use_deflate(struct ws *ws, struct ws_pool *pool, const struct ws_deflate
 
 static void drop_message(struct ws *ws)
 {
-    free(ws->message);
-    ws->message = NULL;
+    if (ws->message != NULL) {
+        free(ws->message);
+        ws->message = NULL;
+    }
     ws->message_cap = 0;
     ws->message_len = 0;
 }
@@ -59,7 +61,7 @@ void ws_trim(struct ws *ws)
         drop_message(ws);
         ws->delivered = false;
     }
-    if (!ws->in_frame || ws->opcode < WS_CLOSE) {
+    if (ws->control != NULL && (!ws->in_frame || ws->opcode < WS_CLOSE)) {
         free(ws->control);
         ws->control = NULL;
         ws->control_len = 0;

@@ -14,6 +14,7 @@ enum {
     LENGTH = 0x7f,
     LENGTH_16 = 126,
     LENGTH_64 = 127,
+    SHORT_HEAD = 6, /* two bytes and the mask */
     PIECE = 65536, /* most that is inflated for one part */
     EAGER_CAP = 1 << 20, /* room that a long frame gets before its bytes have come */
     ROOM_MIN = 65536, /* shorter reads, past which nothing is read, cost more than the copy */
@@ -475,11 +476,42 @@ static enum ws_event take_payload(struct ws *ws, struct ws_input *input, struct 
     return ws->compressed ? take_compressed(ws, input, item) : take_plain(ws, input, item);
 }
 
+/* Most messages are short and lie whole in the input, to be handed out there: nothing of such a one needs to be
+ * remembered, so the server's side takes it in one step. Whatever else comes, faults included, takes the walk. */
+static bool short_message_is_here(const struct ws *ws, const struct ws_input *input)
+{
+    bool between = !ws->in_frame && ws->head_len == 0 && ws->message_opcode == 0 && !ws->ended;
+    if (!between || ws->client || ws->settings->own_messages || input->len < SHORT_HEAD) {
+        return false;
+    }
+    unsigned opcode = input->data[0] ^ FIN;
+    unsigned len = input->data[1] ^ MASKED;
+    return (opcode == WS_TEXT || opcode == WS_BINARY) && len < LENGTH_16 && len <= input->len - SHORT_HEAD &&
+           !is_over(ws, len);
+}
+
+static enum ws_event take_short_message(struct ws *ws, struct ws_input *input, struct ws_item *item)
+{
+    uint8_t *data = input->data + SHORT_HEAD;
+    size_t len = input->data[1] ^ MASKED;
+    uint8_t opcode = input->data[0] ^ FIN;
+    ws_mask(data, data, len, input->data + 2);
+    use(input, SHORT_HEAD + len);
+    if (opcode == WS_TEXT && !ws->settings->any_text && !ws_utf8_is_valid(data, len)) {
+        return fail_text(ws, item);
+    }
+    *item = (struct ws_item){.data = data, .len = len, .opcode = opcode, .first = true, .final = true};
+    return WS_EVENT_DATA;
+}
+
 enum ws_event ws_receive(struct ws *ws, struct ws_input *input, struct ws_item *item)
 {
     if (ws->delivered) {
         ws->delivered = false;
         ws->message_len = 0;
+    }
+    if (short_message_is_here(ws, input)) {
+        return take_short_message(ws, input, item);
     }
     while (!ws->ended) {
         if (!ws->in_frame) {

@@ -27,6 +27,7 @@ struct output {
     char *fill; /* where the next copied byte goes */
     char *fill_end;
     char *fill_chunk; /* the chunk that fill points into; NULL: the inline buffer */
+    size_t loose; /* bytes in the inline buffer that are no segment yet: there is none (count is 0) */
     bool failed; /* memory ran out: the connection must not go on */
     uint64_t pending;
     uint64_t blocked_since_ms;
@@ -61,6 +62,7 @@ static void reset(struct output *out)
     out->fill = out->bytes;
     out->fill_end = out->bytes + INLINE_BYTES;
     out->fill_chunk = NULL;
+    out->loose = 0;
     out->failed = false;
     out->pending = 0;
     out->blocked_since_ms = 0;
@@ -116,9 +118,20 @@ void output_pool_free(struct loop *loop)
     loop_slot_set(loop, LOOP_SLOT_OUTPUT, NULL);
 }
 
+/* Loose bytes become the first segment: others follow, or the kernel did not take all. */
+static void settle(struct output *out)
+{
+    if (out->loose > 0) {
+        out->segments[0] = (struct segment){.kind = SEGMENT_BYTES, .fd = -1, .data = out->bytes, .len = out->loose};
+        out->count = 1;
+        out->loose = 0;
+    }
+}
+
 static struct segment *add_segment(struct output *out)
 {
     CHECK(out->cap >= INLINE_SEGMENTS);
+    settle(out);
     if (out->count == out->cap && out->first > out->cap / 2) {
         memmove(out->segments, out->segments + out->first, (out->count - out->first) * sizeof *out->segments);
         out->count -= out->first;
@@ -190,6 +203,12 @@ static bool last_segment_ends_at_fill(const struct output *out)
 
 void output_commit(struct output *out, size_t len)
 {
+    if (out->count == 0) {
+        out->loose += len;
+        out->fill += len;
+        out->pending += len;
+        return;
+    }
     if (!last_segment_ends_at_fill(out)) {
         struct segment *segment = add_segment(out);
         if (segment == NULL) {
@@ -297,6 +316,35 @@ static void advance(struct output *out, uint64_t sent)
     }
 }
 
+/* What ends a connection leaves in one packet with its end, which follows before anything else is done. */
+static bool ends_with_it(const struct conn *conn)
+{
+    return conn->finishing != 0 && !conn->eof_seen;
+}
+
+/* The usual case: a short answer, taken whole. */
+static enum output_result send_loose(struct output *out, struct conn *conn)
+{
+    const struct iovec all = {out->bytes, out->loose};
+    ssize_t n;
+    do {
+        n = conn->transport->send(conn, &all, 1, ends_with_it(conn));
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        return errno == EAGAIN || errno == EWOULDBLOCK ? OUTPUT_BLOCKED : OUTPUT_FAILED;
+    }
+    metric_add(METRIC_BYTES_SENT, n);
+    if ((size_t)n == out->loose) {
+        out->loose = 0;
+        out->pending = 0;
+        out->fill = out->bytes;
+        return OUTPUT_SENT;
+    }
+    settle(out);
+    advance(out, (uint64_t)n);
+    return OUTPUT_BLOCKED;
+}
+
 static ssize_t send_bytes(struct output *out, struct conn *conn, uint64_t *wanted)
 {
     struct iovec vectors[MAX_VECTORS];
@@ -313,9 +361,7 @@ static ssize_t send_bytes(struct output *out, struct conn *conn, uint64_t *wante
     if (n == 0) {
         return 0;
     }
-    /* What ends a connection leaves in one packet with its end, which follows before anything else is done. */
-    bool last = conn->finishing != 0 && !conn->eof_seen;
-    return conn->transport->send(conn, vectors, n, last || i < out->count);
+    return conn->transport->send(conn, vectors, n, ends_with_it(conn) || i < out->count);
 }
 
 static ssize_t send_file(struct output *out, struct conn *conn, uint64_t *wanted)
@@ -339,6 +385,9 @@ enum output_result output_send(struct output *out, struct conn *conn)
     uint64_t in_one_go = 0;
     if (out->failed) {
         return OUTPUT_FAILED;
+    }
+    if (out->loose > 0) {
+        return send_loose(out, conn);
     }
     while (out->first < out->count) {
         bool is_file = out->segments[out->first].kind == SEGMENT_FILE;

@@ -196,11 +196,19 @@ static void send_on_loop(struct kiln_context *ctx, void *arg)
 }
 
 /* In a callback: never waits, so it is bounded here. */
+static bool is_over_queue(struct kiln_ws *ws)
+{
+    size_t pending = websocket_pending(ws);
+    if (pending == 0 || pending <= (size_t)config_hold_current(ws->loop)->web_socket_send_queue) {
+        return false;
+    }
+    websocket_notify_drained(ws);
+    return true;
+}
+
 static int send_from_callback(struct sending *s)
 {
-    struct kiln_ws *ws = s->ws;
-    if (websocket_pending(ws) > (size_t)config_hold_current(ws->loop)->web_socket_send_queue) {
-        websocket_notify_drained(ws);
+    if (is_over_queue(s->ws)) {
         return KILN_TOO_LARGE;
     }
     send_on_loop(NULL, s);
@@ -233,8 +241,14 @@ int kiln_ws_send(kiln_ws *ws, int type, const void *data, size_t length)
     if (client != NULL) {
         return ws_client_send(client, type, data, length);
     }
+    if (!is_type(type)) {
+        return KILN_INVALID;
+    }
+    if (ws_check(ws)->owner == &socket_handler_owner) { /* of all calls the most frequent */
+        return is_over_queue(ws) ? KILN_TOO_LARGE : result_of(websocket_send(ws, (enum ws_opcode)type, data, length));
+    }
     struct sending s = {.ws = ws, .opcode = (enum ws_opcode)type, .data = data, .len = length};
-    return is_type(type) ? send_it(&s) : KILN_INVALID;
+    return send_it(&s);
 }
 
 int kiln_ws_send_text(kiln_ws *ws, const char *text)

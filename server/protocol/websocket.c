@@ -285,10 +285,12 @@ static bool process(struct kiln_ws *ws, struct ws_input *input)
     struct ws_item item;
     enum ws_event event = WS_EVENT_NONE;
     bool more = true;
+    bool over = false;
     do {
         event = ws_receive(&ws->core, input, &item);
         more = take_event(ws, event, &item);
-    } while (more && event != WS_EVENT_NONE && !ws->ended);
+        over = event == WS_EVENT_NONE || (event == WS_EVENT_DATA && input->len == 0);
+    } while (more && !over && !ws->ended);
     if (!ws->ended) {
         ws_trim(&ws->core);
     }

@@ -132,6 +132,22 @@ static void test_too_big_counts_all_fragments(void **state)
     echo_free(&e);
 }
 
+static void test_too_big_may_be_short(void **state)
+{
+    (void)state;
+    static const struct ws_settings settings = {.max_message = 10};
+    struct echo e = {0};
+    wire_clear();
+    put_script(&wire, "82:0123456789 81:0123456789 82:0123456789a", true);
+    ws_init(&e.ws, WS_SERVER, &settings);
+    echo_feed_wire(&e, &wire, CHOP_WHOLE);
+    assert_int_equal(e.failure, 1009);
+    struct seen_list list = read_frames(&e.out, false);
+    assert_int_equal(list.count, 3);
+    free_frames(&list);
+    echo_free(&e);
+}
+
 /* A length that is announced and never sent holds no more than a little. */
 static void test_memory_follows_the_bytes_that_came(void **state)
 {
@@ -280,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_64_mib_arrive_whole),
         cmocka_unit_test(test_too_big_is_known_from_the_head),
         cmocka_unit_test(test_too_big_counts_all_fragments),
+        cmocka_unit_test(test_too_big_may_be_short),
         cmocka_unit_test(test_memory_follows_the_bytes_that_came),
         cmocka_unit_test(test_whole_messages_lie_in_the_input),
         cmocka_unit_test(test_an_idle_connection_is_small),

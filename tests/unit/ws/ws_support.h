@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum chop { CHOP_WHOLE, CHOP_FRAMES, CHOP_997, CHOP_OCTETS, CHOP_COUNT };
+enum chop { CHOP_WHOLE, CHOP_FRAMES, CHOP_997, CHOP_7, CHOP_OCTETS, CHOP_COUNT };
 
 struct wire {
     struct ws_buffer bytes;
@@ -276,6 +276,7 @@ static inline void echo_feed_wire(struct echo *e, const struct wire *wire, enum 
         case CHOP_COUNT: break;
         case CHOP_FRAMES: end = wire->ends[frame++]; break;
         case CHOP_997: end = at + 997; break;
+        case CHOP_7: end = at + 7; break; /* a head that is whole, a payload that is not */
         case CHOP_OCTETS: end = at + 1; break;
         }
         if (end > wire->bytes.len) {
