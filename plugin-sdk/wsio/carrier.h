@@ -2,7 +2,7 @@
  * which. No call waits. SIGPIPE is never raised: everything is sent with MSG_NOSIGNAL, TLS records too, through
  * a BIO of our own. A transport owns its descriptor.
  *
- * TLS contexts are made once and shared by reference: reading the system's authorities takes tens of milliseconds
+ * TLS contexts are made once and shared by reference (tls.c): reading the system's authorities takes tens of milliseconds
  * and reads files, so it belongs where blocking is allowed. */
 #ifndef KILN_WSIO_CARRIER_H
 #define KILN_WSIO_CARRIER_H
@@ -66,8 +66,11 @@ struct tls_files {
     bool insecure;
 };
 
-/* One reference each; SSL_CTX_free gives it back. NULL: `error` tells. May read many files. */
+/* One reference each; SSL_CTX_free gives it back. NULL: `error` tells. May read many files; a client's is made once for
+ * the same files, as long as they do not change. */
 SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_MAX]);
 SSL_CTX *tls_server_context(const struct tls_files *files, char error[URL_ERROR_MAX]);
+/* A client's that was made already, without reading any; NULL: none. */
+SSL_CTX *tls_client_context_made(const struct tls_files *files);
 
 #endif

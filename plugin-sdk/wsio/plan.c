@@ -3,14 +3,9 @@
 #include "kiln_ws.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 static bool fail(char error[URL_ERROR_MAX], const char *text)
 {
@@ -182,7 +177,12 @@ static int look_up(struct preparation *p, int flags)
 
 bool preparation_at_once(struct preparation *p)
 {
-    return (!p->plan->url.tls || p->plan->context != NULL) && look_up(p, AI_NUMERICHOST) == 0;
+    struct plan *plan = p->plan;
+    if (plan->url.tls && plan->context == NULL) {
+        plan->context = tls_client_context_made(&plan->tls);
+        p->has_context = plan->context != NULL;
+    }
+    return (!plan->url.tls || plan->context != NULL) && look_up(p, AI_NUMERICHOST) == 0;
 }
 
 void preparation_run(struct preparation *p)
@@ -217,111 +217,4 @@ void preparation_free(struct preparation *p)
     }
     plan_release(p->plan);
     *p = (struct preparation){0};
-}
-
-/* ---- on a thread ------------------------------------------------------------------------------------------ */
-
-struct resolver {
-    struct preparation preparation;
-    atomic_int holders; /* the thread and whoever started it */
-    atomic_bool done;
-    pthread_mutex_t lock; /* of fd */
-    int fd; /* -1: nobody listens any more */
-    int watcher; /* as of a carrier */
-};
-
-static void let_go(struct resolver *resolver)
-{
-    if (atomic_fetch_sub(&resolver->holders, 1) == 1) {
-        preparation_free(&resolver->preparation);
-        pthread_mutex_destroy(&resolver->lock);
-        free(resolver);
-    }
-}
-
-/* The caller's side leaves. */
-static void leave(struct resolver *resolver)
-{
-    pthread_mutex_lock(&resolver->lock);
-    if (resolver->watcher > 0) {
-        epoll_ctl(resolver->watcher - 1, EPOLL_CTL_DEL, resolver->fd, NULL);
-    }
-    close(resolver->fd);
-    resolver->fd = -1;
-    pthread_mutex_unlock(&resolver->lock);
-    let_go(resolver);
-}
-
-static void *run(void *arg)
-{
-    struct resolver *resolver = arg;
-    preparation_run(&resolver->preparation);
-    OPENSSL_thread_stop();
-    pthread_mutex_lock(&resolver->lock);
-    atomic_store(&resolver->done, true);
-    if (resolver->fd >= 0) {
-        eventfd_write(resolver->fd, 1);
-    }
-    pthread_mutex_unlock(&resolver->lock);
-    let_go(resolver);
-    return NULL;
-}
-
-struct resolver *resolver_start(struct plan *plan)
-{
-    struct resolver *resolver = calloc(1, sizeof *resolver);
-    if (resolver == NULL) {
-        return NULL;
-    }
-    resolver->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (resolver->fd < 0) {
-        free(resolver);
-        return NULL;
-    }
-    atomic_fetch_add(&plan->references, 1);
-    resolver->preparation.plan = plan;
-    resolver->preparation.has_context = plan->context != NULL;
-    pthread_mutex_init(&resolver->lock, NULL);
-    atomic_init(&resolver->holders, 2);
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-    pthread_t thread;
-    int result = pthread_create(&thread, NULL, run, resolver);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (result != 0) {
-        atomic_store(&resolver->holders, 1);
-        leave(resolver);
-        return NULL;
-    }
-    pthread_detach(thread);
-    return resolver;
-}
-
-int resolver_fd(const struct resolver *resolver)
-{
-    return resolver->fd;
-}
-
-bool resolver_is_done(const struct resolver *resolver)
-{
-    return atomic_load(&resolver->done);
-}
-
-int *resolver_watcher(struct resolver *resolver)
-{
-    return &resolver->watcher;
-}
-
-void resolver_finish(struct resolver *resolver, struct preparation *to)
-{
-    *to = resolver->preparation;
-    resolver->preparation = (struct preparation){0};
-    leave(resolver);
-}
-
-void resolver_abandon(struct resolver *resolver)
-{
-    leave(resolver);
 }

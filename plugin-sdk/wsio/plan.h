@@ -52,7 +52,7 @@ void preparation_run(struct preparation *preparation);
 void preparation_settle(struct preparation *preparation);
 void preparation_free(struct preparation *preparation);
 
-/* The same on a thread of its own; `fd` becomes readable at its end. It is closed when the caller takes the result or
+/* The same on another thread (resolver.c); `fd` becomes readable at its end. It is closed when the caller takes the result or
  * gives it up, never later by the thread: an event loop that has forgotten it hears of it no more. */
 struct resolver;
 struct resolver *resolver_start(struct plan *plan);

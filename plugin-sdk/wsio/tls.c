@@ -1,9 +1,12 @@
 /* TLS contexts of clients and servers. */
 #include "wsio/carrier.h"
 
+#include "ws/text.h"
+
 #include <openssl/err.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -50,32 +53,8 @@ static bool show(SSL_CTX *context, const struct tls_files *files)
            SSL_CTX_use_PrivateKey_file(context, files->key != NULL ? files->key : files->cert, SSL_FILETYPE_PEM) == 1;
 }
 
-/* The usual one, with the system's authorities, is made once. */
-static SSL_CTX *usual_context(char error[URL_ERROR_MAX])
+static SSL_CTX *make_client_context(const struct tls_files *files, char error[URL_ERROR_MAX])
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static SSL_CTX *usual;
-    pthread_mutex_lock(&lock);
-    if (usual == NULL) {
-        usual = create(TLS_client_method());
-        if (usual != NULL) {
-            SSL_CTX_set_verify(usual, SSL_VERIFY_PEER, NULL);
-            SSL_CTX_set_default_verify_paths(usual);
-        }
-    }
-    SSL_CTX *context = usual;
-    if (context != NULL) {
-        SSL_CTX_up_ref(context);
-    }
-    pthread_mutex_unlock(&lock);
-    return context != NULL ? context : fail(NULL, error, "TLS cannot be set up", NULL);
-}
-
-SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_MAX])
-{
-    if (files->ca == NULL && files->cert == NULL && !files->insecure) {
-        return usual_context(error);
-    }
     SSL_CTX *context = create(TLS_client_method());
     if (context == NULL) {
         return fail(NULL, error, "TLS cannot be set up", NULL);
@@ -91,6 +70,97 @@ SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_
         return fail(context, error, "the client certificate or its key cannot be read:", files->cert);
     }
     ERR_clear_error();
+    return context;
+}
+
+/* ---- the clients' contexts that were made last: thousands of connections share one ------------------------- */
+
+enum { SHARED_MOST = 8 };
+
+static struct shared {
+    char *key;
+    SSL_CTX *context;
+    uint64_t used; /* the turn of its last use */
+} shared[SHARED_MOST];
+static uint64_t shared_turn;
+static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void add_file(struct ws_buffer *key, const char *path)
+{
+    struct stat info = {0};
+    if (path != NULL) {
+        stat(path, &info);
+    }
+    ws_buffer_format(key, "%zu %s %llu %llu %lld %lld.%09ld\n", path != NULL ? strlen(path) : 0,
+                     path != NULL ? path : "", (unsigned long long)info.st_dev, (unsigned long long)info.st_ino,
+                     (long long)info.st_size, (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+}
+
+/* The same for the same files with the same contents; malloc'ed. NULL: no memory. */
+static char *key_of(const struct tls_files *files)
+{
+    struct ws_buffer key = {0};
+    add_file(&key, files->ca);
+    add_file(&key, files->cert);
+    add_file(&key, files->key);
+    ws_buffer_add(&key, files->insecure ? "insecure" : "", files->insecure ? sizeof "insecure" : 1);
+    if (key.failed) {
+        ws_buffer_free(&key);
+    }
+    return key.data;
+}
+
+static SSL_CTX *find_shared(const char *key)
+{
+    SSL_CTX *context = NULL;
+    pthread_mutex_lock(&shared_lock);
+    for (size_t i = 0; context == NULL && i < SHARED_MOST; i++) {
+        if (shared[i].key != NULL && strcmp(shared[i].key, key) == 0) {
+            context = shared[i].context;
+            SSL_CTX_up_ref(context);
+            shared[i].used = ++shared_turn;
+        }
+    }
+    pthread_mutex_unlock(&shared_lock);
+    return context;
+}
+
+/* In the place of the one that was used longest ago. Takes the key. */
+static void share(char *key, SSL_CTX *context)
+{
+    SSL_CTX_up_ref(context);
+    pthread_mutex_lock(&shared_lock);
+    struct shared *place = &shared[0];
+    for (size_t i = 1; i < SHARED_MOST; i++) {
+        place = shared[i].used < place->used ? &shared[i] : place;
+    }
+    free(place->key);
+    SSL_CTX_free(place->context);
+    *place = (struct shared){key, context, ++shared_turn};
+    pthread_mutex_unlock(&shared_lock);
+}
+
+SSL_CTX *tls_client_context_made(const struct tls_files *files)
+{
+    char *key = key_of(files);
+    SSL_CTX *context = key != NULL ? find_shared(key) : NULL;
+    free(key);
+    return context;
+}
+
+SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_MAX])
+{
+    SSL_CTX *context = tls_client_context_made(files);
+    if (context != NULL) {
+        return context;
+    }
+    char *key = key_of(files); /* before they are read: who changes them meanwhile has another */
+    context = make_client_context(files, error);
+    if (context != NULL && key != NULL) {
+        share(key, context);
+    } else {
+        free(key);
+    }
     return context;
 }
 

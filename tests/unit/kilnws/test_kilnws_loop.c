@@ -2,9 +2,11 @@
  * that cannot accept. */
 #include "kilnws_support.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <netdb.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 /* ---- names that are as slow as a test wants them: the library calls these ----------------------------- */
 
@@ -283,6 +285,72 @@ static void test_reconnection_goes_on_in_the_loop(void **state)
     kiln_ws_listener_free(listener);
 }
 
+static int count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = -2; /* "." and ".." */
+    assert_non_null(tasks);
+    while (readdir(tasks) != NULL) {
+        count++;
+    }
+    closedir(tasks);
+    return count;
+}
+
+static void test_many_names_are_looked_up_by_few_threads(void **state)
+{
+    (void)state;
+    enum { MANY = 300, FEW = 64 };
+    struct seen seen = {.loop = kiln_ws_loop_create()};
+    kiln_ws_listener *listener = kiln_ws_listen(&(kiln_ws_listen_options){.address = "127.0.0.1"});
+    char url[64];
+    snprintf(url, sizeof url, "ws://slow.test:%d/", kiln_ws_listener_port(listener));
+    assert_int_equal(kiln_ws_loop_listen(seen.loop, listener, &seen_handler, &seen), KILN_OK);
+    int threads = count_threads();
+    names.waiting = 0;
+    names_set(false, true);
+    for (int i = 0; i < MANY; i++) {
+        assert_non_null(kiln_ws_loop_connect(seen.loop, url, NULL, &seen_handler, &seen));
+    }
+    names_await(&names.waiting, FEW);
+    kiln_ws_loop_run_once(seen.loop, 0);
+    assert_true(count_threads() <= threads + FEW);
+    names_set(true, true);
+    run_until(seen.loop, &seen.opened, 2 * MANY); /* both sides of each */
+    assert_int_equal(seen.closed, 0);
+    kiln_ws_loop_free(seen.loop);
+    kiln_ws_listener_free(listener);
+}
+
+static void test_a_child_of_fork_looks_up_names_again(void **state)
+{
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it allows no threads in such a child */
+#endif
+    (void)state;
+    enum { ALL = 64 }; /* threads that there may be: none of them is left in the child */
+    kiln_ws *sockets[ALL];
+    names.waiting = 0;
+    names_set(false, true);
+    for (int i = 0; i < ALL; i++) {
+        sockets[i] = kiln_ws_open("ws://slow.test:1/", NULL);
+    }
+    names_await(&names.waiting, ALL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        names.found = true;
+        _exit(kiln_ws_connect("ws://slow.test:1/", NULL) == NULL ? 7 : 8); /* refused: it was looked up */
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    names_set(true, true);
+    for (int i = 0; i < ALL; i++) {
+        kiln_ws_free(sockets[i]);
+    }
+}
+
 /* ---- reconnection ------------------------------------------------------------------------------------------------ */
 
 static void test_slow_names_and_reconnection(void **state)
@@ -354,6 +422,8 @@ int main(void)
         cmocka_unit_test(test_nothing_is_added_to_a_loop_that_ends),
         cmocka_unit_test(test_what_a_callback_gathers_is_sent_before_it_is_too_much),
         cmocka_unit_test(test_reconnection_goes_on_in_the_loop),
+        cmocka_unit_test(test_many_names_are_looked_up_by_few_threads),
+        cmocka_unit_test(test_a_child_of_fork_looks_up_names_again),
         cmocka_unit_test(test_slow_names_and_reconnection),
         cmocka_unit_test(test_pauses_double_up_to_the_longest),
     };

@@ -1,9 +1,12 @@
 /* libkilnws over TLS, where bytes may be inside OpenSSL while the descriptor is silent. */
 #include "kilnws_support.h"
 
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 
 static char cert_file[] = "/tmp/kilnws-test-XXXXXX";
@@ -47,6 +50,79 @@ static kiln_ws_listener *listen_with_tls(void)
         kiln_ws_listen(&(kiln_ws_listen_options){.address = "127.0.0.1", .cert_file = cert_file});
     assert_non_null(listener);
     return listener;
+}
+
+/* ---- many clients, one context ----------------------------------------------------------------------------- */
+
+static atomic_int contexts;
+
+/* The library's calls come here. */
+SSL_CTX *SSL_CTX_new(const SSL_METHOD *method)
+{
+    SSL_CTX *(*real)(const SSL_METHOD *);
+    *(void **)&real = dlsym(RTLD_NEXT, "SSL_CTX_new");
+    atomic_fetch_add(&contexts, 1);
+    return real(method);
+}
+
+static void *serve_each(void *listener)
+{
+    kiln_ws_message m;
+    kiln_ws *ws;
+    while ((ws = kiln_ws_listener_accept(listener, -1)) != NULL) {
+        kiln_ws_recv(ws, &m);
+        kiln_ws_free(ws);
+    }
+    return NULL;
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    char command[256];
+    snprintf(command, sizeof command, "cp %s %s.new && mv %s.new %s", from, to, to, to);
+    assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+}
+
+static bool connects(const kiln_ws_listener *listener, const char *ca, char error[200])
+{
+    kiln_ws *ws = kiln_ws_connect(
+        url_of(listener, "wss"),
+        &(kiln_ws_options){.ca_file = ca, .server_name = "localhost", .error = error, .error_size = 200});
+    kiln_ws_free(ws);
+    return ws != NULL;
+}
+
+static void test_a_context_is_made_once_for_the_same_files(void **state)
+{
+    (void)state;
+    kiln_ws_listener *listener = listen_with_tls();
+    char ca[64];
+    char error[200];
+    pthread_t server;
+    snprintf(ca, sizeof ca, "%s.ca", cert_file);
+    copy_file(cert_file, ca);
+    pthread_create(&server, NULL, serve_each, listener);
+    int before = atomic_load(&contexts);
+    for (int i = 0; i < 20; i++) {
+        assert_true(connects(listener, ca, error));
+    }
+    assert_int_equal(atomic_load(&contexts), before + 1);
+    copy_file("/dev/null", ca);
+    assert_false(connects(listener, ca, error)); /* what stands there now is what holds */
+    assert_non_null(strstr(error, "authorities cannot be read"));
+    copy_file(cert_file, ca);
+    assert_true(connects(listener, ca, error));
+    for (int i = 0; i < 20; i++) { /* and no more are kept than a few */
+        char other[80];
+        snprintf(other, sizeof other, "%s.%d", cert_file, i);
+        copy_file(cert_file, other);
+        assert_true(connects(listener, other, error));
+        unlink(other);
+    }
+    unlink(ca);
+    kiln_ws_listener_close(listener);
+    pthread_join(server, NULL);
+    kiln_ws_listener_free(listener);
 }
 
 /* ---- both halves of both ends at once ---------------------------------------------------------------------- */
@@ -178,6 +254,7 @@ static void test_one_message_for_each_wait_in_a_loop_of_ones_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_context_is_made_once_for_the_same_files),
         cmocka_unit_test(test_streams_of_two_threads_each),
         cmocka_unit_test(test_one_message_for_each_wait_in_a_loop_of_ones_own),
     };
