@@ -34,6 +34,11 @@ static inline char ascii_lower(char c)
     return (c >= 'A' && c <= 'Z') ? (char)(c | 0x20) : c;
 }
 
+static inline bool ascii_is_alpha(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 static inline bool ascii_is_digit(char c)
 {
     return c >= '0' && c <= '9';

@@ -1,23 +1,23 @@
-/* A request's head, header by header, into the request's arena. nghttp2 has checked what RFC 9113 8
+/* A request's head, header by header, into the request's arena. http2_fields.c checks what RFC 9113 8
  * says of pseudo headers, names, values, connection headers and Content-Length; here follow the checks
  * that HTTP/1.1 requests get too, with the same answers, and the crumbs of Cookie become one. */
 #include "config/config.h"
 #include "protocol/http2_private.h"
 #include "request/head.h"
 
-static bool copy_text(struct arena *arena, nghttp2_rcbuf *buf, struct str *out)
+/* What is in HPACK's static table is there for ever, with its NUL. */
+static bool copy_text(struct arena *arena, struct str text, bool is_static, struct str *out)
 {
-    nghttp2_vec bytes = nghttp2_rcbuf_get_buf(buf);
-    *out = (struct str){(const char *)bytes.base, bytes.len};
-    if (nghttp2_rcbuf_is_static(buf) != 0) {
-        return true; /* of HPACK's static table: there for ever, with its NUL */
+    *out = text;
+    if (is_static) {
+        return true;
     }
-    char *copy = arena_alloc(arena, bytes.len + 1);
+    char *copy = arena_alloc(arena, text.len + 1);
     if (copy == NULL) {
         return false;
     }
-    memcpy(copy, bytes.base, bytes.len);
-    copy[bytes.len] = '\0';
+    memcpy(copy, text.ptr, text.len);
+    copy[text.len] = '\0';
     out->ptr = copy;
     return true;
 }
@@ -38,11 +38,12 @@ static bool make_room(struct http2_stream *s, uint16_t count)
     return true;
 }
 
-static bool add_pseudo(struct http2_stream *s, struct str name, nghttp2_rcbuf *value)
+static bool add_pseudo(struct http2_stream *s, const struct http2_field *field)
 {
     struct request *req = s->req;
+    struct str name = field->name;
     struct str text;
-    if (!copy_text(&req->arena, value, &text)) {
+    if (!copy_text(&req->arena, field->value, field->static_value, &text)) {
         return false;
     }
     switch (name.ptr[1]) {
@@ -61,7 +62,7 @@ static bool add_pseudo(struct http2_stream *s, struct str name, nghttp2_rcbuf *v
     return true;
 }
 
-static bool add_field(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf *value)
+static bool add_field(struct http2_stream *s, const struct http2_field *field, unsigned known)
 {
     struct request *req = s->req;
     uint16_t *count = s->trailers ? &req->trailer_count : &req->header_count;
@@ -73,7 +74,8 @@ static bool add_field(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf
         return false;
     }
     struct header *header = &s->head.items[*count];
-    if (!copy_text(&req->arena, name, &header->name) || !copy_text(&req->arena, value, &header->value)) {
+    if (!copy_text(&req->arena, field->name, field->static_name, &header->name) ||
+        !copy_text(&req->arena, field->value, field->static_value, &header->value)) {
         return false;
     }
     ++*count;
@@ -81,7 +83,6 @@ static bool add_field(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf
         req->trailers = s->head.items;
         return true;
     }
-    unsigned known = request_known_of(header->name);
     if (known < HEADER_KNOWN_COUNT) {
         s->head.cookies += known == HEADER_COOKIE;
         if (req->known[known] == 0) {
@@ -95,8 +96,18 @@ bool http2_head_add(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf *
 {
     nghttp2_vec name_bytes = nghttp2_rcbuf_get_buf(name);
     nghttp2_vec value_bytes = nghttp2_rcbuf_get_buf(value);
+    const struct http2_field field = {
+        .name = {(const char *)name_bytes.base, name_bytes.len},
+        .value = {(const char *)value_bytes.base, value_bytes.len},
+        .static_name = nghttp2_rcbuf_is_static(name) != 0,
+        .static_value = nghttp2_rcbuf_is_static(value) != 0,
+    };
+    unsigned known;
+    if (!http2_field_check(s, &field, &known)) {
+        http2_malformed(s);
+        return false;
+    }
     uint64_t size = s->head.size + (uint64_t)name_bytes.len + value_bytes.len + 32;
-    bool pseudo = name_bytes.len > 0 && name_bytes.base[0] == ':';
     if (size > (uint64_t)s->req->config->max_header_size) {
         /* What follows is decoded, for the sake of the table, and dropped; a method that came is kept
          * for the log. */
@@ -104,10 +115,7 @@ bool http2_head_add(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf *
         return true;
     }
     s->head.size = (uint32_t)size;
-    if (pseudo) {
-        return add_pseudo(s, (struct str){(const char *)name_bytes.base, name_bytes.len}, value);
-    }
-    return add_field(s, name, value);
+    return field.name.ptr[0] == ':' ? add_pseudo(s, &field) : add_field(s, &field, known);
 }
 
 /* ---- the whole head ---------------------------------------------------------------------- */
@@ -198,13 +206,9 @@ static int check_target(struct http2_stream *s)
 static int check_body(struct http2_stream *s, bool end_stream)
 {
     struct request *req = s->req;
-    struct str length = request_known_value(req, HEADER_CONTENT_LENGTH);
     req->body.present = !end_stream;
     req->body.complete = end_stream;
-    req->body.length = end_stream ? 0 : RESPONSE_LENGTH_UNKNOWN;
-    if (!end_stream && length.ptr != NULL && !str_to_u64(length, INT64_MAX, &req->body.length)) {
-        return 400;
-    }
+    req->body.length = end_stream ? 0 : s->announced;
     struct str expect = request_known_value(req, HEADER_EXPECT);
     if (expect.ptr != NULL) {
         if (!str_eq_nocase(expect, STR("100-continue"))) {
@@ -281,12 +285,20 @@ static void refuse(struct http2_stream *s, int status)
 void http2_head_complete(struct http2_stream *s, bool end_stream)
 {
     struct request *req = s->req;
-    s->started = true;
-    s->remote_done = end_stream;
     req->headers = s->head.items;
     req->host = STR("");
     req->method = request_method_of(req->method_text);
-    int status = check_head(s, end_stream);
+    bool whole = http2_fields_are_whole(s, end_stream);
+    int status = whole ? check_head(s, end_stream) : 0;
+    /* Not a host, but is it bytes that an authority may have? */
+    bool strange = status == 400 && s->head.authority.ptr != NULL && !http2_field_is_authority(s->head.authority);
+    if (!whole || strange) {
+        http2_malformed(s);
+        return;
+    }
+    http2_priority_set(s);
+    s->started = true;
+    s->remote_done = end_stream;
     if (status != 0) {
         refuse(s, status);
         return;

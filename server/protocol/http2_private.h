@@ -127,6 +127,12 @@ struct http2_stream {
     struct list node; /* h->streams */
     struct list attention; /* h->attention, or empty */
     struct http2_head head;
+    uint8_t seen; /* fields of which there may be one; http2_fields.c */
+    uint8_t urgency; /* RFC 9218 */
+    bool incremental : 1;
+    bool has_priority : 1;
+    bool bad_priority : 1; /* one that cannot be read */
+    bool malformed : 1; /* and therefore reset */
     bool started : 1; /* its head made a request */
     bool trailers : 1;
     bool remote_done : 1; /* END_STREAM came */
@@ -152,6 +158,8 @@ struct http2_stream {
     char length_text[20];
     char status_text[4];
     /* In. */
+    uint64_t announced; /* by Content-Length; RESPONSE_LENGTH_UNKNOWN: there was none */
+    uint64_t came;
     struct http2_chunk *chunks;
     struct http2_chunk *last_chunk;
     struct body_rate rate;
@@ -199,8 +207,31 @@ void http2_stream_attend(struct http2_stream *s);
 /* Is one of the stream's deadlines over? Then it is reset or answered 408. True: look again later. */
 bool http2_stream_check_time(struct http2_stream *s, uint64_t now);
 
+/* http2_fields.c */
+/* As nghttp2 has it; static: for ever, out of HPACK's table. */
+struct http2_field {
+    struct str name;
+    struct str value;
+    bool static_name;
+    bool static_value;
+};
+/* False: it makes the request malformed. *known is what the name is, or HEADER_KNOWN_COUNT. */
+bool http2_field_check(struct http2_stream *s, const struct http2_field *field, unsigned *known);
+bool http2_field_is_authority(struct str value);
+/* Method, target and scheme are set: may they stand together? */
+bool http2_fields_are_whole(struct http2_stream *s, bool end_stream);
+/* Bytes of the body, and its end: are there as many as were announced? */
+bool http2_fields_data(struct http2_stream *s, size_t len);
+bool http2_fields_end(const struct http2_stream *s);
+
+/* http2_priority.c */
+/* False: it cannot be read, and nothing was changed. */
+bool http2_priority_read(struct str text, nghttp2_extpri *priority);
+void http2_priority_take(struct http2_stream *s, struct str value);
+void http2_priority_set(const struct http2_stream *s);
+
 /* http2_head.c */
-/* False: out of memory. */
+/* False: out of memory, or the request is malformed and its stream reset. */
 bool http2_head_add(struct http2_stream *s, nghttp2_rcbuf *name, nghttp2_rcbuf *value);
 void http2_head_complete(struct http2_stream *s, bool end_stream);
 /* Something for the log in the place of what did not come. */
@@ -223,6 +254,8 @@ int http2_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_
 /* Lets go of what was not sent. */
 void http2_response_drop(struct http2_stream *s);
 void http2_reset(struct http2_stream *s, uint32_t error);
+/* The client has broken a rule of RFC 9113, which counts as a reset of its own. */
+void http2_malformed(struct http2_stream *s);
 /* Has nghttp2 ask again a stream that had nothing to send. */
 void http2_wake(struct http2_stream *s);
 

@@ -490,6 +490,16 @@ void http2_reset(struct http2_stream *s, uint32_t error)
     http2_work_later(s->h);
 }
 
+void http2_malformed(struct http2_stream *s)
+{
+    struct http2 *h = s->h;
+    s->malformed = true;
+    s->flowing = false;
+    nghttp2_submit_rst_stream(h->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_PROTOCOL_ERROR);
+    h->queued_before = nghttp2_session_get_outbound_queue_size(h->session);
+    http2_work_later(h);
+}
+
 static void abort_response(struct request *req)
 {
     struct http2_stream *s = stream_of(req);

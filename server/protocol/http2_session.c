@@ -73,20 +73,6 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, nghtt
     return 0;
 }
 
-/* nghttp2 would leave out what may not stand in a header; that makes the request malformed
- * (RFC 9113 8.2.1), so the stream is reset. */
-static int on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, nghttp2_rcbuf *name,
-                             nghttp2_rcbuf *value, uint8_t flags, void *user_data)
-{
-    (void)session;
-    (void)frame;
-    (void)name;
-    (void)value;
-    (void)flags;
-    (void)user_data;
-    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-}
-
 static void headers_received(struct http2 *h, const nghttp2_frame *frame)
 {
     struct http2_stream *s = h->gathering;
@@ -98,8 +84,10 @@ static void headers_received(struct http2 *h, const nghttp2_frame *frame)
     http2_earn_frames(h, 8);
     if (!s->trailers) {
         http2_head_complete(s, end_stream);
-    } else if (end_stream) {
+    } else if (end_stream && http2_fields_end(s)) {
         http2_body_ended(s);
+    } else {
+        http2_malformed(s);
     }
 }
 
@@ -128,6 +116,18 @@ static int settings_received(struct http2 *h, const nghttp2_frame *frame)
     return h->receiving && window && queued > h->queued_before + 1 ? stop(h, NGHTTP2_FLOW_CONTROL_ERROR) : 0;
 }
 
+static void data_ended(struct http2_stream *s)
+{
+    if (s == NULL || s->malformed) {
+        return;
+    }
+    if (http2_fields_end(s)) {
+        http2_body_ended(s);
+    } else {
+        http2_malformed(s);
+    }
+}
+
 static int frame_received(nghttp2_session *session, const nghttp2_frame *frame, void *user_data)
 {
     struct http2 *h = h_of(user_data);
@@ -135,10 +135,7 @@ static int frame_received(nghttp2_session *session, const nghttp2_frame *frame, 
     case NGHTTP2_HEADERS: headers_received(h, frame); break;
     case NGHTTP2_DATA:
         if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
-            struct http2_stream *s = stream_of(session, frame->hd.stream_id);
-            if (s != NULL) {
-                http2_body_ended(s);
-            }
+            data_ended(stream_of(session, frame->hd.stream_id));
         }
         break;
     case NGHTTP2_SETTINGS: return settings_received(h, frame);
@@ -182,10 +179,12 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     (void)user_data;
     /* The connection's window never waits for a stream. */
     nghttp2_session_consume_connection(session, len);
-    if (s == NULL) {
+    if (s == NULL || s->malformed) {
         nghttp2_session_consume_stream(session, id, len);
-    } else {
+    } else if (http2_fields_data(s, len)) {
         http2_body_received(s, data, len);
+    } else {
+        http2_malformed(s);
     }
     return 0;
 }
@@ -228,7 +227,6 @@ __attribute__((constructor)) static void make_callbacks(void)
     CHECK(nghttp2_session_callbacks_new(&callbacks) == 0);
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback2(callbacks, on_header);
-    nghttp2_session_callbacks_set_on_invalid_header_callback2(callbacks, on_invalid_header);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
     nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, on_invalid_frame);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data_chunk);
@@ -247,6 +245,7 @@ nghttp2_session *http2_session_create(struct http2 *h)
     }
     nghttp2_option_set_no_auto_window_update(option, 1);
     nghttp2_option_set_no_closed_streams(option, 1);
+    nghttp2_option_set_no_http_messaging(option, 1); /* http2_fields.c sees to it */
     nghttp2_option_set_builtin_recv_extension_type(option, NGHTTP2_PRIORITY_UPDATE);
     nghttp2_option_set_max_continuations(option, (size_t)config->http2_max_continuations + 1);
     nghttp2_option_set_max_deflate_dynamic_table_size(option, (size_t)config->http2_header_table_size);

@@ -27,6 +27,7 @@ struct http2_stream *http2_stream_adopt(struct http2 *h, int32_t id, struct requ
     s->id = id;
     s->h = h;
     s->req = req;
+    s->announced = RESPONSE_LENGTH_UNKNOWN;
     list_init(&s->attention);
     list_append(&h->streams, &s->node);
     h->stream_count++;

@@ -441,8 +441,8 @@ case("continuation-after-data", "6.10", each(opened, frame(DATA, 0, 1, b"x"), fr
 # ---- 8.1 messages ----------------------------------------------------------------------------------------------------------
 
 
-def trailers(c, *fields, end=True, body=b"ab"):
-    stream = c.open(path="/s", method="POST", end=False)
+def trailers(c, *fields, end=True, body=b"ab", head=()):
+    stream = c.open(path="/s", method="POST", end=False, extra=list(head))
     if body:
         c.body(stream, body, end=False)
     c.send(frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, c.encode(list(fields))))
@@ -458,6 +458,8 @@ case("trailers-with-connection", "8.2.2", lambda c: trailers(c, ("connection", "
 L = "content-length"
 case("length-right", "8.1.1", each(request((L, "2"), method="POST", path="/s", end=False), lambda c: c.body(1, b"ab")), answered())
 case("length-and-padding", "8.1.1", each(request((L, "2"), method="POST", path="/s", end=False), frame(DATA, PADDED | END_STREAM, 1, b"\x03ab\0\0\0")), answered())
+case("length-too-large-before-trailers", "8.1.1", lambda c: trailers(c, ("x-sum", "1"), head=[(L, "3")]), stream_error(P))
+case("length-before-trailers", "8.1.1", lambda c: trailers(c, ("x-sum", "1"), head=[(L, "2")]), answered())
 case("length-too-large", "8.1.1", each(request((L, "3"), method="POST", path="/s", end=False), lambda c: c.body(1, b"ab")), stream_error(P))
 case("length-too-small", "8.1.1", each(request((L, "1"), method="POST", path="/s", end=False), lambda c: c.body(1, b"ab")), stream_error(P))
 case("length-without-body", "8.1.1", request((L, "5"), method="POST", path="/s"), stream_error(P))
