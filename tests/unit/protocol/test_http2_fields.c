@@ -167,6 +167,57 @@ static void fields_of_the_static_table(void **state)
     assert_false(http2_field_check(&stream, &field, &known));
 }
 
+/* A field of any bytes, in a new head; what else the head lacks does not matter. */
+static bool alone(const char *name, struct str value)
+{
+    struct http2_field field = {.name = str_of(name), .value = value};
+    unsigned known;
+    begin();
+    return http2_field_check(&stream, &field, &known);
+}
+
+static void compare(const char *what, struct str text, bool ours, bool theirs)
+{
+    if (ours != theirs) {
+        fail_msg("%s of %zu bytes (%02x %02x ...) is %s", what, text.len, text.len > 0 ? (uint8_t)text.ptr[0] : 0,
+                 text.len > 1 ? (uint8_t)text.ptr[1] : 0, ours ? "taken" : "refused");
+    }
+}
+
+static void ask_nghttp2_too(struct str text)
+{
+    const uint8_t *bytes = (const uint8_t *)text.ptr;
+    bool empty = text.len == 0; /* of these nghttp2 thinks what it likes */
+    char name[8] = "";
+    memcpy(name, text.ptr, text.len);
+    /* nghttp2 takes its own pseudo headers as names; a NUL ends our str_of(). */
+    if (!empty && text.ptr[0] != ':' && memchr(text.ptr, 0, text.len) == NULL) {
+        compare("a name", text, alone(name, STR("1")), nghttp2_check_header_name(bytes, text.len) != 0);
+    }
+    compare("a value", text, alone("x", text), nghttp2_check_header_value_rfc9113(bytes, text.len) != 0);
+    compare("a method", text, alone(":method", text), !empty && nghttp2_check_method(bytes, text.len) != 0);
+    compare("a path", text, alone(":path", text), !empty && nghttp2_check_path(bytes, text.len) != 0);
+    compare("an authority", text, !empty && http2_field_is_authority(text),
+            !empty && nghttp2_check_authority(bytes, text.len) != 0);
+    compare("a host", text, alone("host", text), !empty && nghttp2_check_authority(bytes, text.len) != 0);
+}
+
+/* It would check the fields, were it not told not to: all texts of up to three bytes of which one is anything. */
+static void every_byte_is_judged_as_nghttp2_does(void **state)
+{
+    (void)state;
+    ask_nghttp2_too(STR(""));
+    for (int byte = 0; byte < 256; byte++) {
+        for (int place = 0; place < 6; place++) {
+            static const size_t lengths[] = {1, 2, 2, 3, 3, 3};
+            static const size_t at[] = {0, 0, 1, 0, 1, 2};
+            char text[] = "aaa";
+            text[at[place]] = (char)byte;
+            ask_nghttp2_too((struct str){text, lengths[place]});
+        }
+    }
+}
+
 static void trailers(void **state)
 {
     (void)state;
@@ -283,9 +334,13 @@ static void priority_in_two_fields(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads),      cmocka_unit_test(fields_of_the_static_table),
-        cmocka_unit_test(trailers),   cmocka_unit_test(bodies_are_as_long_as_was_said),
-        cmocka_unit_test(priorities), cmocka_unit_test(priority_in_two_fields),
+        cmocka_unit_test(heads),
+        cmocka_unit_test(fields_of_the_static_table),
+        cmocka_unit_test(every_byte_is_judged_as_nghttp2_does),
+        cmocka_unit_test(trailers),
+        cmocka_unit_test(bodies_are_as_long_as_was_said),
+        cmocka_unit_test(priorities),
+        cmocka_unit_test(priority_in_two_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
