@@ -10,6 +10,8 @@
  * A listener that cannot accept (closed, as many connections as it may have, no descriptor free) is not watched
  * meanwhile, since it would be ready all the time.
  *
+ * A socket that has always more to read has TURN reads in a round, and its turn again in the next.
+ *
  * What ends within a round is freed at its end, since events of the round may still name it. */
 #include "kilnws/server.h"
 
@@ -21,7 +23,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, SWEEP_US = 1000000, STARVED_US = 100000 };
+enum { EVENTS = 256, TURN = 16, SWEEP_US = 1000000, STARVED_US = 100000 };
 
 struct watch {
     void (*ready)(struct watch *watch);
@@ -233,7 +235,7 @@ static void work(struct loop_socket *s)
     struct link *link = &s->ws->link;
     struct ws_item item;
     s->loop->worked = true;
-    link->dry = false;
+    link->reads = TURN;
     loop_touch(s);
     wslink_step(link);
     if (link->state == WSLINK_ASKED) {

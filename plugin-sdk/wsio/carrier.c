@@ -124,7 +124,8 @@ static __attribute__((destructor)) void free_bio_method(void)
 /* Names what went wrong: the certificate's fault in words, else OpenSSL's own. */
 static void describe(struct carrier *t, int error)
 {
-    long verify = SSL_get_verify_result(t->ssl);
+    bool verifying = (SSL_get_verify_mode(t->ssl) & SSL_VERIFY_PEER) != 0 && !SSL_is_init_finished(t->ssl);
+    long verify = verifying ? SSL_get_verify_result(t->ssl) : X509_V_OK;
     unsigned long code = ERR_peek_last_error();
     t->error = 0;
     if (verify != X509_V_OK) {

@@ -198,7 +198,8 @@ static enum dial_result connected(struct dial *d)
 
 static enum dial_result step_proxy(struct dial *d)
 {
-    for (;;) {
+    enum { ROUNDS = 64 }; /* interim answers without an end: others have their turn, and the time its limit */
+    for (unsigned i = 0; i < ROUNDS; i++) {
         if (d->proxy->out.len > 0) {
             ws_buffer_add(&d->out, d->proxy->out.data, d->proxy->out.len);
             explicit_bzero(d->proxy->out.data, d->proxy->out.len);
@@ -228,6 +229,8 @@ static enum dial_result step_proxy(struct dial *d)
             return tunnelled(d);
         }
     }
+    d->transport.wants = KILN_READ;
+    return DIAL_WAIT;
 }
 
 /* ---- TLS --------------------------------------------------------------------------------------------------------- */

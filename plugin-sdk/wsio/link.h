@@ -81,7 +81,7 @@ struct link {
     bool stale; /* what was received is of a connection that is gone */
     bool in_borrowed; /* `in` is `space` of a loop */
     bool more; /* receiving stopped although there is more */
-    bool dry; /* the last read took all that was there; whoever has an event that says otherwise takes it back */
+    unsigned reads; /* that a loop allows until its next turn for this one: none after a read that took all */
     bool read_write; /* reading waits for writing (TLS) */
     bool stalled; /* the kernel took no more of `out` */
     struct wslink_limits limits;
@@ -135,8 +135,9 @@ void wslink_step(struct link *link);
 /* The next message, until the next call; steps an open link as well. But connecting and the taking of requests are
  * wslink_step()'s alone, whose caller then sees that it is open, or answers: happening here, after the caller has
  * looked, it would be seen by nobody, since no event comes again. `space` (may be NULL): LINK_INPUT + 1
- * bytes for the time of the call, all of whose messages must be taken before another link uses it. With it, nothing is
- * read after a read that took all, until link->dry is taken back: the loop's epoll tells of what comes, of an end too. */
+ * bytes for the time of the call, all of whose messages must be taken before another link uses it. With it,
+ * link->reads says how often is read: a peer that sends without end is no reason to forget others, and after a read that
+ * took all the loop's epoll tells of what comes, of an end too. */
 enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_t *space);
 int wslink_fd(const struct link *link);
 int wslink_wants(const struct link *link);

@@ -377,7 +377,7 @@ static bool fill(struct link *link, uint8_t *space)
     link->read_write = n == CARRIER_AGAIN && link->transport.wants == KILN_WRITE;
     if (n > 0) {
         link->input = (struct ws_input){place, (size_t)n};
-        link->dry = !link->transport.more;
+        link->reads = link->transport.more && link->reads > 0 ? link->reads - 1 : 0;
         link->heard_us = clock_us();
         link->pinged = false;
         if (link->core.closing && link->heard_us >= link->end_by_us) {
@@ -449,7 +449,8 @@ enum wslink_event wslink_receive(struct link *link, struct ws_item *item, uint8_
         if (link->state != WSLINK_OPEN || link->input.len > 0 || link->core.inflate_more) {
             continue;
         }
-        if (link->dry && space != NULL) {
+        if (link->reads == 0 && space != NULL) {
+            link->more = link->transport.more;
             return_space(link);
             break;
         }

@@ -5,10 +5,12 @@
  * Messages go to standard output and everything else to standard error, so that pipes carry messages alone. */
 #include "ws/ws_tool.h"
 
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "kiln ws: talk to a WebSocket from the command line\n"
@@ -65,7 +67,7 @@ static const char help[] =
     "\n"
     "Exit codes\n"
     "  0 closed in order, 1 no connection, 2 the command line was wrong, 3 the connection broke or was closed\n"
-    "  with an error\n";
+    "  with an error; 130 closed because of Ctrl-C\n";
 
 enum long_option {
     OPT_CA = 256,
@@ -221,8 +223,21 @@ static void read_arguments(struct ws_tool *t, int argc, char **argv)
     }
 }
 
+/* Where one of the first three is closed, the next to be opened would have its number: messages would be printed
+ * into the socket, or read from it as what somebody types. */
+static void keep_first_descriptors(void)
+{
+    const int how[] = {O_RDONLY, O_RDONLY, O_WRONLY}; /* writing to a closed output is to fail still */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", how[fd]) != fd) {
+            exit(EXIT_USAGE);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    keep_first_descriptors();
     static char program[] = "kiln ws";
     struct ws_tool tool = {.wait_s = 1, .echo_port = -1, .connections = 50, .messages = 100000, .size = 20};
     argv[0] = program; /* what getopt calls it */

@@ -5,9 +5,13 @@ import os
 import pty
 import select
 import shutil
+import signal
 import socket
 import ssl
+import struct
 import subprocess
+import threading
+import time
 import zlib
 
 import pytest
@@ -181,6 +185,70 @@ def test_reconnection():
         assert len(lives) == 3
 
 
+def test_what_is_closed_is_not_taken_for_the_socket():
+    """A first descriptor that is closed is the number of whatever is opened next."""
+    with EchoServer() as server:
+        for closed, status in (("<&-", 0), (">&-", 3), ("<&- >&- 2>&-", 3)):
+            run = subprocess.run(f"exec {build_dir() / 'kiln-ws'} -x hello -w 0.1 {server.url} {closed}", shell=True, stdin=subprocess.DEVNULL,
+                                 capture_output=True, timeout=60)
+            assert (run.returncode, run.stderr) == (status, b""), closed
+            assert run.stdout == (b"hello\n" if status == 0 else b"")
+
+
+def test_an_output_that_is_full_or_gone_ends_it():
+    with EchoServer() as server, open("/dev/full", "wb") as full:
+        run = subprocess.run([build_dir() / "kiln", "ws", "-x", "hello", "-w", "-1", server.url], stdin=subprocess.DEVNULL, stdout=full, timeout=60)
+        assert run.returncode == 3
+        with subprocess.Popen([build_dir() / "kiln", "ws", "-x", "1", "-w", "-1", server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"1\n"
+            process.stdout.close()
+            process.stdin.write(b"2\n")
+            process.stdin.flush()
+            assert process.wait(60) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_closes_in_order(number):
+    codes = []
+
+    async def listen(ws):
+        await ws.send("here")
+        async for _ in ws:
+            pass
+        codes.append(ws.close_code)
+
+    with PythonServer(listen) as server:
+        with subprocess.Popen([build_dir() / "kiln", "ws", f"ws://127.0.0.1:{server.port}/"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"here\n"
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
+    assert codes == [1000]
+
+
+def test_an_echo_waits_for_a_server_that_does_not_read():
+    """So nothing is lost, and its memory is bounded: what the server sends waits in the kernel, then in the server."""
+    message = os.urandom(1 << 20)
+    counts = []
+
+    def talk(peer):
+        sender = threading.Thread(target=peer.connection.sendall, args=(frame(0x82, message, masked=False) * 64,))
+        sender.start()
+        end = time.monotonic() + 0.3  # it does not read meanwhile; any time is right
+        while time.monotonic() < end and sender.is_alive():
+            time.sleep(0.01)
+        for _ in range(64):
+            assert peer.read() == (0x82, message)
+            counts.append(1)
+        sender.join()
+        peer.connection.sendall(frame(0x88, b"\x03\xe8", masked=False))
+        peer.read()
+
+    with RawServer(talk) as server:
+        code, _, err = kiln_ws("--echo", "-q", "-w", -1, f"ws://127.0.0.1:{server.port}/")
+        assert (code, err) == (0, "")
+    assert len(counts) == 64
+
+
 # ---- what cannot be connected ------------------------------------------------------------------------------------
 
 
@@ -268,6 +336,19 @@ def test_client_certificate(ca, tmp_path):
         assert kiln_ws("-1", f"--ca={ca.cert}", "-x", "hi", url)[:2] == (1, b"")
 
 
+def test_what_breaks_later_is_not_the_certificate(ca, tmp_path):
+    """An accepted one that nobody has verified: what happens afterwards has other reasons."""
+
+    class Server(Threads):
+        def serve(self, connection):
+            connection.recv(65536)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+
+    with Server(server_context(ca, tmp_path, "localhost")) as server:
+        code, _, err = kiln_ws("--insecure", f"wss://localhost:{server.port}/")
+    assert code == 1 and "reset" in err and "certificate" not in err, err
+
+
 # ---- proxies ------------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +366,45 @@ def test_proxies(ca, tmp_path, kind, scheme):
             for wrong in (f"--proxy={scheme}://me:wrong@127.0.0.1:{proxy.port}", f"--proxy={scheme}://127.0.0.1:{proxy.port}"):
                 code, out, err = kiln_ws("-1", "-x", "hi", wrong, f"ws://far.example:{plain.port}/")
                 assert (code, out) == (1, b"") and "user and" in err and "wrong" not in err
+
+
+class HostileProxy(Threads):
+    """Sends `parts` one after the other, then whatever more() gives for ever."""
+
+    def __init__(self, parts=(), more=None):
+        self.parts, self.more = parts, more
+        super().__init__()
+
+    def serve(self, connection):
+        connection.recv(65536)
+        for part in self.parts:
+            connection.sendall(part)
+        while self.more is not None:
+            connection.sendall(self.more)
+
+
+@pytest.mark.parametrize(
+    "scheme, parts, more, why",
+    [
+        ("http", [], b"HTTP/1.1 100 Continue\r\n\r\n" * 40000, "no answer of the proxy: the time for connecting is over"),
+        ("http", [b"HTTP/1.1 200 OK\r\nX: "], b"y" * 65536, "the proxy's answer is too long"),
+        ("http", [bytes([b]) for b in b"HTTP/1.1 502 Bad\r\n\r\n"], None, "the proxy refuses the connection: 502 Bad"),
+        ("http", [b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 X\r\n"], None, "that nobody can have sent"),
+        ("http", [b"SSH-2.0-x\r\n"], None, "the proxy's answer is not HTTP"),
+        ("http", [b"HTTP/1.1 2"], None, "the proxy closed the connection without an answer"),
+        ("socks5", [b"\x05"], None, "the proxy closed the connection without an answer"),
+        ("socks5", [b"\x05\x01"], None, "a method that was not offered"),
+        ("socks5", [b"\x04\x00"], None, "does not speak SOCKS5"),
+        ("socks5", [b"\x05\x00", b"\x05\x05\x00\x01"], None, "the proxy cannot connect: the connection was refused"),
+        ("socks5", [b"\x05\x00", b"\x05\x00\x00\x09\x00"], None, "not SOCKS5"),
+        ("socks5", [b"\x05\x00\x05\x00\x00\x01" + bytes(6) + b"x"], b"x" * 65536, "that nobody can have sent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_proxies_that_are_hostile(scheme, parts, more, why):
+    with HostileProxy(parts, more) as proxy:
+        code, out, err = kiln_ws("--connect-timeout=1.5", f"--proxy={scheme}://127.0.0.1:{proxy.port}", "ws://far.example/")
+    assert (code, out) == (1, b"") and why in err, err
 
 
 # ---- the protocol, against a raw server -----------------------------------------------------------------------------

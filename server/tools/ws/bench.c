@@ -73,7 +73,8 @@ static void on_close(kiln_ws *ws, int code, const char *reason, void *user)
     struct one *one = user;
     struct bench *b = one->bench;
     if (b->came < b->to_come) {
-        snprintf(b->error, sizeof b->error, "a connection ended with %d %s %s", code, reason, kiln_ws_error(ws));
+        snprintf(b->error, sizeof b->error, "a connection ended with %d: %s", code,
+                 reason[0] != '\0' ? reason : kiln_ws_error(ws));
         kiln_ws_loop_stop(b->loop);
     }
     free(one);

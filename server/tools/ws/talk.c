@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ struct talk {
     bool closing;
     bool greeted;
     bool failed; /* to write what came */
+    bool interrupted;
     unsigned connections;
     uint64_t pongs;
     double silent_since;
@@ -47,6 +49,26 @@ static void note(const struct talk *t, const char *format, ...)
         vfprintf(stderr, format, args);
         va_end(args);
     }
+}
+
+static volatile sig_atomic_t interrupts;
+static int interrupt_fd = -1;
+
+static void interrupt(int number)
+{
+    int before = errno;
+    interrupts = number;
+    eventfd_write(interrupt_fd, 1);
+    errno = before;
+}
+
+/* Ctrl-C closes in order; the second one ends the program at once. */
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
+    interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
@@ -240,10 +262,16 @@ static int keep_time(struct talk *t)
     return ms >= 0 && ms < ours ? ms : ours;
 }
 
+/* What is sent back waits for a server that does not read: no more is received until it does. */
+static bool is_full(const struct talk *t)
+{
+    return t->tool->echo && kiln_ws_state(t->ws) == KILN_WS_OPEN && kiln_ws_pending(t->ws) >= UNSENT_MOST;
+}
+
 static void receive(struct talk *t)
 {
     kiln_ws_message m;
-    while (kiln_ws_recv(t->ws, &m) > 0) {
+    while (!is_full(t) && kiln_ws_recv(t->ws, &m) > 0) {
         show(t, &m);
         if (t->tool->echo) {
             kiln_ws_send(t->ws, m.type, m.data, m.length);
@@ -270,13 +298,19 @@ static void round_of(struct talk *t)
     if (kiln_ws_state(t->ws) == KILN_WS_CLOSED) {
         return; /* our closing has found it broken: there is nothing to wait for */
     }
-    int wanted = kiln_ws_wanted(t->ws);
-    struct pollfd fds[2] = {
+    bool full = is_full(t);
+    int wanted = full ? KILN_WRITE : kiln_ws_wanted(t->ws);
+    struct pollfd fds[3] = {
         {.fd = kiln_ws_fd(t->ws),
          .events = (short)((wanted & KILN_READ ? POLLIN : 0) | (wanted & KILN_WRITE ? POLLOUT : 0))},
         {.fd = reads ? STDIN_FILENO : -1, .events = POLLIN},
+        {.fd = t->interrupted ? -1 : interrupt_fd, .events = POLLIN},
     };
-    poll(fds, 2, ms);
+    poll(fds, 3, full ? 1000 : ms);
+    if (interrupts != 0 && !t->interrupted) {
+        t->interrupted = true;
+        close_it(t, 1000, NULL);
+    }
     if (kiln_ws_step(t->ws) == KILN_WS_OPEN && kiln_ws_connections(t->ws) != t->connections) {
         tell_connection(t);
         for (size_t i = 0; i < t->tool->execute_count; i++) {
@@ -319,6 +353,7 @@ int ws_talk(const struct ws_tool *tool)
         fprintf(stderr, "kiln ws: %s\n", error);
         return EXIT_USAGE;
     }
+    catch_interrupts();
     signal(SIGPIPE, SIG_IGN); /* of standard output: it is seen when writing */
     while (kiln_ws_state(t.ws) != KILN_WS_CLOSED) {
         round_of(&t);
@@ -326,5 +361,5 @@ int ws_talk(const struct ws_tool *tool)
     int code = tell_end(&t);
     kiln_ws_free(t.ws);
     free(t.line);
-    return t.failed ? EXIT_BROKEN : code;
+    return t.failed ? EXIT_BROKEN : t.interrupted ? 128 + interrupts : code;
 }

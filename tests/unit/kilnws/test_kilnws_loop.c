@@ -351,6 +351,64 @@ static void test_a_child_of_fork_looks_up_names_again(void **state)
     }
 }
 
+/* ---- one that sends without end ---------------------------------------------------------------------------------- */
+
+enum { FRAME = 50, FRAMES = 2000, PATIENCE = 500000 };
+
+struct flood {
+    uint8_t frames[FRAME * FRAMES];
+    size_t at;
+    int peer;
+    int messages;
+    bool other_was_heard;
+};
+
+/* As much as there is room for. */
+static void send_on(struct flood *flood)
+{
+    ssize_t n;
+    while ((n = send(flood->peer, flood->frames + flood->at, sizeof flood->frames - flood->at, MSG_DONTWAIT)) > 0) {
+        flood->at = (flood->at + (size_t)n) % sizeof flood->frames;
+    }
+}
+
+static void flood_message(kiln_ws *ws, const kiln_ws_message *m, void *user)
+{
+    struct flood *flood = user;
+    if (m->type == KILN_WS_TEXT) {
+        flood->other_was_heard = true;
+    } else if (++flood->messages > PATIENCE) {
+        kiln_ws_close(ws, 1000, NULL);
+    } else if (flood->messages % 500 == 0) {
+        send_on(flood);
+    }
+}
+
+static void test_one_that_sends_without_end_does_not_keep_others_waiting(void **state)
+{
+    (void)state;
+    static const kiln_ws_handler handler = {.message = flood_message};
+    static struct flood flood;
+    kiln_ws_loop *loop = kiln_ws_loop_create();
+    int other;
+    for (size_t i = 0; i < sizeof flood.frames; i += FRAME) {
+        flood.frames[i] = 0x82;
+        flood.frames[i + 1] = FRAME - 2;
+    }
+    assert_int_equal(kiln_ws_loop_add(loop, with_raw_peer(&flood.peer, NULL), &handler, &flood), KILN_OK);
+    assert_int_equal(kiln_ws_loop_add(loop, with_raw_peer(&other, NULL), &handler, &flood), KILN_OK);
+    send_on(&flood);
+    kiln_ws_loop_run_once(loop, -1);
+    peer_sends(other, 1, "me too", 6);
+    while (!flood.other_was_heard) {
+        kiln_ws_loop_run_once(loop, -1);
+    }
+    assert_true(flood.messages > 0 && flood.messages < PATIENCE);
+    kiln_ws_loop_free(loop);
+    close(flood.peer);
+    close(other);
+}
+
 /* ---- reconnection ------------------------------------------------------------------------------------------------ */
 
 static void test_slow_names_and_reconnection(void **state)
@@ -424,6 +482,7 @@ int main(void)
         cmocka_unit_test(test_reconnection_goes_on_in_the_loop),
         cmocka_unit_test(test_many_names_are_looked_up_by_few_threads),
         cmocka_unit_test(test_a_child_of_fork_looks_up_names_again),
+        cmocka_unit_test(test_one_that_sends_without_end_does_not_keep_others_waiting),
         cmocka_unit_test(test_slow_names_and_reconnection),
         cmocka_unit_test(test_pauses_double_up_to_the_longest),
     };
