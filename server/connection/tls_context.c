@@ -183,7 +183,7 @@ static bool set_default_certificate(SSL_CTX *ctx, const struct cert_set *certs)
 /* The reference of `certs` is taken over on success. */
 static SSL_CTX *make(const struct config *config, struct cert_set *certs, struct str client_ca)
 {
-    SSL_CTX *ctx = SSL_CTX_new_ex(NULL, TLS_KDF_PROPERTIES, TLS_server_method());
+    SSL_CTX *ctx = tls_kdf_context();
     if (ctx == NULL || !set_profile(ctx, config) || !set_default_certificate(ctx, certs) ||
         !set_sessions(ctx, config, client_ca) ||
         (config->client_certificates != CLIENT_CERTIFICATES_NONE && !ask_clients(ctx, config, client_ca))) {

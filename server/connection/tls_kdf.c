@@ -1,7 +1,9 @@
 #include "connection/tls_kdf.h"
 
-#include "base/check.h"
+#include "connection/hex.h"
 #include "connection/hkdf.h"
+#include "connection/tls_private.h"
+#include "observe/log.h"
 
 #include <openssl/core_dispatch.h>
 #include <openssl/core_names.h>
@@ -147,19 +149,65 @@ static int begin_provider(const OSSL_CORE_HANDLE *handle, const OSSL_DISPATCH *i
     return 1;
 }
 
-static OSSL_PROVIDER *ours; /* until the process ends */
+/* ---- the other way: the log of keys ------------------------------------------------------------------------ */
+
+/* "LABEL client-random secret", in hexadecimal. */
+static void read_line(const SSL *ssl, const char *line)
+{
+    uint8_t secret[HKDF_HASH_MAX];
+    struct str label = {line, strcspn(line, " ")};
+    const char *last = strrchr(line, ' ');
+    bool of_client = str_eq(label, STR("CLIENT_TRAFFIC_SECRET_0"));
+    (void)ssl;
+    if (watching == NULL || last == NULL || !(of_client || str_eq(label, STR("SERVER_TRAFFIC_SECRET_0")))) {
+        return;
+    }
+    struct str text = str_of(last + 1);
+    if (text.len <= 2 * sizeof secret && hex_read(text, secret)) {
+        watching->seen(watching, of_client, secret, text.len / 2);
+    }
+    OPENSSL_cleanse(secret, sizeof secret);
+}
+
+/* ---- which of them -------------------------------------------------------------------------------------------- */
+
+static const char *properties; /* NULL: the log of keys */
+
+static OSSL_PROVIDER *ours; /* until the process ends, like the ones that OpenSSL loads by itself */
 
 static void load_provider(void)
 {
-    /* The ones that OpenSSL loads by itself stay. */
     if (OSSL_PROVIDER_add_builtin(NULL, "kiln", begin_provider) == 1) {
         ours = OSSL_PROVIDER_try_load(NULL, "kiln", 1);
+    }
+    ERR_clear_error();
+}
+
+static void choose(void)
+{
+    load_provider();
+    if (ours != NULL && tls_trial(TLS_KDF_PROPERTIES, NULL)) {
+        properties = TLS_KDF_PROPERTIES;
+    } else if (tls_trial(NULL, read_line)) {
+        log_warning("TLS handshakes are slower than they could be: %s %s key derivation",
+                    OpenSSL_version(OPENSSL_VERSION), ours != NULL ? "does not use Kiln's" : "does not load Kiln's");
+    } else {
+        log_error("TLS 1.3 will fail: %s tells no secrets, neither by Kiln's key derivation nor by its log of keys",
+                  OpenSSL_version(OPENSSL_VERSION));
     }
 }
 
 void tls_kdf_begin(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load_provider);
-    CHECK(ours != NULL);
+    pthread_once(&once, choose);
+}
+
+SSL_CTX *tls_kdf_context(void)
+{
+    SSL_CTX *ctx = SSL_CTX_new_ex(NULL, properties, TLS_server_method());
+    if (ctx != NULL && properties == NULL) {
+        SSL_CTX_set_keylog_callback(ctx, read_line);
+    }
+    return ctx;
 }

@@ -92,6 +92,10 @@ uint8_t *tls_loop_room(struct tls_loop *shared, size_t len);
 /* tls_client.c: of the peer's certificate. False when out of memory. */
 bool tls_client_read(struct tls *tls, const SSL *ssl);
 
+/* tls_trial.c */
+/* Are the secrets of a server's handshake seen, when its context has these properties and this callback? */
+bool tls_trial(const char *properties, void (*key_log)(const SSL *, const char *));
+
 /* tls_keys.c */
 void tls_keys_begin(void); /* before any of the others */
 /* SSL_do_handshake(), whose secrets are taken. True: it is done. */

@@ -158,6 +158,30 @@ def test_keys_are_renewed_when_the_client_wants(https, ca, tmp_path):
         assert client.key_updates() == 3  # k asks for none
 
 
+@pytest.mark.parametrize("lacks", ["nothing", "load", "fetch"])
+def test_an_openssl_that_does_not_use_our_key_derivation(server, ca, tmp_path, lacks):
+    """Secrets then come by the log of keys, which the server says: every suite, resumption and new keys work."""
+    ca.install(tmp_path / "certs", "localhost", "localhost", "127.0.0.1")
+    env = {**preloaded(tmp_path, "no_provider"), "NO_PROVIDER": lacks}
+    kiln = server({}, {"index.html": "hello", "big": BIG}, tls=True, env=env).start()
+    said = {"load": "does not load Kiln's key derivation", "fetch": "does not use Kiln's key derivation"}
+    assert [why for why, text in said.items() if text in kiln.log()] == ([lacks] if lacks in said else [])
+    for suite in SUITES["1.3"]:
+        answer = curl(kiln, "--cacert", ca.cert, "--tls13-ciphers", suite, f"https://localhost:{kiln.tls_port}/big")
+        assert answer.stdout == BIG, answer.stderr
+    context = ca.context(version=VERSIONS["1.3"])
+    with connect(kiln, context) as s:
+        assert fetch(s).endswith(b"hello")
+        session = s.session
+    with connect(kiln, context, session=session) as s:
+        assert fetch(s).endswith(b"hello") and s.session_reused
+    with SClient(kiln, ca, tmp_path) as client:
+        client.say(b"K\n")
+        client.until(b"KEYUPDATE")
+        client.say(GET)
+        client.until(b"hello")
+
+
 @pytest.mark.parametrize("length", [512, 4096])
 def test_the_length_of_records_that_a_client_asks_for(https, ca, length):
     """RFC 6066, 4. openssl refuses longer records."""
@@ -190,14 +214,19 @@ def kernel_makes_records(version="1.3", suite="TLS_AES_128_GCM_SHA256", keys=1) 
             return False
 
 
-@pytest.fixture(scope="module")
-def kernel_tls(tmp_path_factory):
-    """The environment of a server whose kernel makes TLS records, whatever the real one can."""
-    library = tmp_path_factory.mktemp("kernel_tls") / "kernel_tls.so"
-    source = Path(__file__).resolve().parents[1] / "support" / "kernel_tls.c"
+def preloaded(directory, name):
+    """The environment of a server with tests/support/NAME.c between itself and its libraries."""
+    library = directory / f"{name}.so"
+    source = Path(__file__).resolve().parents[1] / "support" / f"{name}.c"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source, "-lcrypto", "-ldl"], check=True)
     options = os.environ.get("ASAN_OPTIONS", "")
     return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": ":".join(filter(None, [options, "verify_asan_link_order=0"]))}
+
+
+@pytest.fixture(scope="module")
+def kernel_tls(tmp_path_factory):
+    """The environment of a server whose kernel makes TLS records, whatever the real one can."""
+    return preloaded(tmp_path_factory.mktemp("kernel_tls"), "kernel_tls")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 #include "connection/hex.h"
 #include "connection/hkdf.h"
 #include "connection/tls_kdf.h"
+#include "connection/tls_private.h"
 
 #include <openssl/core_names.h>
 #include <openssl/kdf.h>
@@ -125,7 +126,7 @@ static void the_same_as_openssl(void **state)
     }
 }
 
-struct watch {
+struct onlooker {
     struct tls_secrets secrets;
     int of_client;
     int of_server;
@@ -134,7 +135,7 @@ struct watch {
 
 static void see(struct tls_secrets *secrets, bool of_client, const uint8_t *secret, size_t len)
 {
-    struct watch *watch = (struct watch *)secrets;
+    struct onlooker *watch = (struct onlooker *)secrets;
     watch->of_client += of_client;
     watch->of_server += !of_client;
     assert_true(len <= sizeof watch->secret);
@@ -147,7 +148,7 @@ static void secrets_of_data_are_seen(void **state)
     static const struct derivation client = {EVP_KDF_HKDF_MODE_EXPAND_ONLY, "SHA2-256", 32, 0, "c ap traffic", 32, 32};
     static const struct derivation server = {EVP_KDF_HKDF_MODE_EXPAND_ONLY, "SHA2-384", 48, 0, "s ap traffic", 48, 48};
     static const struct derivation early = {EVP_KDF_HKDF_MODE_EXPAND_ONLY, "SHA2-256", 32, 0, "c hs traffic", 32, 32};
-    struct watch watch = {{see}, 0, 0, {0}};
+    struct onlooker watch = {{see}, 0, 0, {0}};
     uint8_t out[OUT];
     tls_kdf_begin();
     tls_kdf_watch(&watch.secrets);
@@ -186,6 +187,19 @@ static void what_makes_no_sense_is_refused(void **state)
     }
 }
 
+static void a_trial_tells_whether_secrets_are_seen(void **state)
+{
+    (void)state;
+    tls_kdf_begin();
+    assert_true(tls_trial(TLS_KDF_PROPERTIES, NULL));
+    assert_false(tls_trial("provider=default", NULL));
+    assert_false(tls_trial("provider=nobody", NULL));
+    SSL_CTX *ctx = tls_kdf_context();
+    assert_non_null(ctx);
+    assert_null(SSL_CTX_get_keylog_callback(ctx));
+    SSL_CTX_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +207,7 @@ int main(void)
         cmocka_unit_test(the_same_as_openssl),
         cmocka_unit_test(secrets_of_data_are_seen),
         cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(a_trial_tells_whether_secrets_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
