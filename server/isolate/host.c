@@ -60,8 +60,9 @@ static void send_failed(const char *text, const struct build_result *result)
 {
     cJSON *body = cJSON_CreateObject();
     cJSON_AddStringToObject(body, "text", text);
+    /* Without a result it is no fault of the file: a change of an option may help. */
+    cJSON_AddBoolToObject(body, "transient", result == NULL || result->transient);
     if (result != NULL) {
-        cJSON_AddBoolToObject(body, "transient", result->transient);
         cJSON *list = cJSON_AddArrayToObject(body, "diagnostics");
         for (size_t i = 0; i < result->diagnostics.count && i < 20; i++) {
             const struct diagnostic *d = &result->diagnostics.items[i];
@@ -308,6 +309,7 @@ int host_run(void)
     if (!sandbox_enter(&orders, &why)) {
         buffer_append_char(&why, '\0');
         send_failed(why.data, NULL);
+        receive_start(&start); /* a process that ends with something unread takes its own last words along */
         return EXIT_FAILURE;
     }
     rooms_are_elsewhere();

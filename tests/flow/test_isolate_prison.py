@@ -3,10 +3,11 @@
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
-from kiln_server import wait_for
+from kiln_server import ROOT, wait_for
 from isolated_endpoint import HEAD, HELLO, SANITIZED, hosts_of, run
 
 
@@ -253,3 +254,27 @@ def test_it_lies_below_a_url_or_matches_a_pattern(isolated):
     worker = kiln.worker_pid()
     inside = {path: int(kiln.get(path).text.split()[-1]) == worker for path in ("/a/e", "/ab", "/x/slow/e", "/x/e")}
     assert inside == {"/a/e": False, "/ab": True, "/x/slow/e": False, "/x/e": True}
+
+
+# ---- an old kernel ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_landlock_it_is_refused_until_the_option_allows_it(server):
+    """The prison's other walls stand: seccomp still forbids to fork."""
+    source = run(
+        """int file = open("/etc/passwd", O_RDONLY);
+           pid_t child = fork();
+           if (child == 0) _exit(0);
+           return kiln_printf(ctx, "reads %d, forks %d", file >= 0, child > 0);"""
+    )
+    kiln = server({"Isolate": ["/i"], "QuarantineCrashes": 0, "OptimizeEndpoints": False}, {"i/e._c": source, "own._c": HELLO})
+    command = kiln.command()
+    kiln.command = lambda: [sys.executable, str(ROOT / "tests/support/without_landlock.py"), *command]
+    kiln.start()
+    assert kiln.get("/own").status == 200
+    assert kiln.get("/i/e").status == 500
+    kiln.wait_log(r"error .*i/e\._c: .*this kernel has no Landlock, so that it can read every file .* set IsolateWithoutLandlock")
+    kiln.write_config(IsolateWithoutLandlock=True)
+    kiln.reload()
+    wait_for(lambda: kiln.get("/i/e").text == "reads 1, forks 0", "the option")
+    kiln.wait_log(r"warning .*/i run with less isolation \(IsolateWithoutLandlock\): this kernel has no Landlock")

@@ -527,19 +527,6 @@ def test_silent_clients_are_pinged_and_at_last_closed(server):
             assert ws.read() is None
 
 
-@pytest.mark.parametrize("pings", [2, 0])
-def test_sockets_without_messages_are_closed(server, pings):
-    """WebSocketTimeout: being alive is not enough. With the server's pings, and without any."""
-    kiln = make(server, WebSocketTimeout=2, WebSocketEndpointTimeout=pings)
-    for form in FORMS:
-        with RawSocket(kiln, f"/{form}") as ws:
-            ws.text("x")
-            assert ws.read_text() == "x"
-            assert ws.read_close() == (1001, "no message for too long")
-            ws.send(frame(0x88, b"\x03\xe9"))
-            assert ws.read() is None
-
-
 def test_the_end_of_the_server_closes_with_1001(server):
     kiln = make(server, ShutdownTimeout=3)
     with RawSocket(kiln, "/blocking") as a, RawSocket(kiln, "/callbacks") as b:

@@ -32,10 +32,11 @@ def anybody(protocol: str):
     return context
 
 
-def connect(kiln, tls: bool, protocol: str):
+def connect(kiln, tls: bool, protocol: str, dial=None):
+    """`dial`: makes the connection to a port."""
     if not tls:
-        return kiln.connect()
-    raw = socket.create_connection(("127.0.0.1", kiln.tls_port), PATIENCE)
+        return dial(kiln.port) if dial else kiln.connect()
+    raw = dial(kiln.tls_port) if dial else socket.create_connection(("127.0.0.1", kiln.tls_port), PATIENCE)
     return anybody(protocol).wrap_socket(raw, server_hostname="localhost")
 
 
@@ -74,9 +75,9 @@ class TlsSocket:
 
 
 class H2Connection:
-    def __init__(self, kiln, tls=False):
+    def __init__(self, kiln, tls=False, dial=None):
         self.tls = tls
-        self.socket = connect(kiln, tls, "h2")
+        self.socket = connect(kiln, tls, "h2", dial)
         self.host = f"127.0.0.1:{kiln.tls_port if tls else kiln.port}"
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.lock = threading.RLock()
@@ -239,8 +240,8 @@ class H2Stream:
 class H2Socket(RawSocket):
     """A RawSocket in a stream: of its own connection, or of the one given."""
 
-    def __init__(self, server, path, headers=(), first=b"", connection=None, tls=False, **more):
-        self.socket = (connection or H2Connection(server, tls)).stream(path, headers, **more)
+    def __init__(self, server, path, headers=(), first=b"", connection=None, tls=False, dial=None, **more):
+        self.socket = (connection or H2Connection(server, tls, dial)).stream(path, headers, **more)
         self.socket.own = connection is None
         self.buffer = bytearray()
         if first:
@@ -257,10 +258,10 @@ class H2Socket(RawSocket):
         return got
 
 
-def open_socket(wire, kiln, path, headers=(), first=b""):
+def open_socket(wire, kiln, path, headers=(), first=b"", dial=None):
     if wire.startswith("h2"):
-        return H2Socket(kiln, path, headers, first, tls=wire == "h2-tls")
-    connection = connect(kiln, wire == "tls", "http/1.1")
+        return H2Socket(kiln, path, headers, first, tls=wire == "h2-tls", dial=dial)
+    connection = connect(kiln, wire == "tls", "http/1.1", dial)
     if wire == "tls":
         connection = TlsSocket(connection)
     return RawSocket(kiln, path, headers, first, connection=connection, port=kiln.tls_port if wire == "tls" else None)
