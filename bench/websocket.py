@@ -98,6 +98,7 @@ def build_load(directory, build):
     subprocess.run([cc, "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT / 'plugin-sdk/include'}", "-o", directory / "ws_load", HERE / "ws_load.c",
                     build / "libkilnws.a", "-lssl", "-lcrypto", "-lz", "-lpthread"], check=True)
     subprocess.run([cc, "-O2", "-o", directory / "lws_echo", HERE / "peers/lws_echo.c", "-lwebsockets"], check=True)
+    subprocess.run([cc, "-O2", "-D_GNU_SOURCE", "-o", directory / "ws_bare", HERE / "peers/ws_bare.c", "-lcrypto"], check=True)
     for name, source in (("echo", ECHO), ("blocking", BLOCKING), ("room", ROOM)):
         file = directory / f"{name}.c"
         file.write_text(source)
@@ -133,12 +134,14 @@ def run_echo(directory, who, bytes_, connections, seconds, tls):
 
 
 def echoes(directory, servers, options, rows):
-    kiln, lws, lws_tls, node = servers
+    kiln, lws, lws_tls, bare, node = servers
     for key, title, bytes_, connections, tls, ratio, most in ECHOES:
         if options.only and key not in options.only.split(","):
             continue
         port = kiln.tls_port if tls else kiln.port
         who = {"kiln": (kiln, port, "/echo"), "blocking": (kiln, port, "/blocking"), "lws": (lws_tls if tls else lws, (lws_tls if tls else lws).port, "/")}
+        if bytes_ < 126 and not tls:
+            who["bare epoll"] = (bare, bare.port, "/")
         if not tls and node is not None:
             who["node"] = (node, node.port, "/")
         rounds = [run_echo(directory, who, bytes_, connections, options.seconds * (4 if bytes_ > 100000 else 1), tls) for _ in range(options.rounds)]
@@ -237,11 +240,12 @@ def main():
     kiln = make_kiln(options.build.resolve(), "kiln", directory, site, ports,
                      {"MaxConcurrentUpgradedConnections": 0, "MaxConcurrentConnections": 0, "WebSocketEndpointTimeout": 0, "Backlog": 4096,
                       "HandshakesPerAddress": 0})
-    lws, lws_tls = next(ports), next(ports)
+    lws, lws_tls, bare = next(ports), next(ports), next(ports)
     servers = [
         kiln,
         Peer("lws", lws, [str(directory / "lws_echo"), str(lws)], directory, {}),
         Peer("lws-tls", lws_tls, [str(directory / "lws_echo"), str(lws_tls), *pair], directory, {}),
+        Peer("bare", bare, [str(directory / "ws_bare"), str(bare)], directory, {}),
     ]
     port = next(ports)
     has_node = shutil.which("node") and os.path.isdir("/usr/share/nodejs/ws")
