@@ -194,10 +194,13 @@ void preparation_run(struct preparation *p)
             return;
         }
     }
+    errno = 0;
     int result = look_up(p, 0);
     if (result != 0) {
+        /* Without a descriptor for its files and sockets it says that there is no such name. */
+        bool system = result == EAI_SYSTEM || errno == EMFILE || errno == ENFILE;
         snprintf(p->error, sizeof p->error, "%.150s: %.100s", plan->has_proxy ? plan->proxy.host : plan->url.host,
-                 result == EAI_SYSTEM ? strerror(errno) : gai_strerror(result));
+                 system ? strerror(errno) : gai_strerror(result));
     }
 }
 

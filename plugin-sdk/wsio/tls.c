@@ -9,10 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static SSL_CTX *fail(SSL_CTX *context, char error[URL_ERROR_MAX], const char *what, const char *file)
 {
-    unsigned long code = ERR_peek_last_error();
+    unsigned long code = ERR_SYSTEM_ERROR(ERR_peek_error()) ? ERR_peek_error() : ERR_peek_last_error();
     const char *why = code != 0 ? ERR_reason_error_string(code) : NULL;
     if (code != 0 && why == NULL) {
         why = strerror(ERR_GET_REASON(code)); /* of the system */
@@ -47,6 +48,21 @@ static bool trust(SSL_CTX *context, const char *path)
     return SSL_CTX_load_verify_file(context, path) == 1;
 }
 
+/* As SSL_CTX_set_default_verify_paths() does, which hides that no descriptor was free: nobody would be trusted, by a
+ * context that others get, too. */
+static bool trust_system(SSL_CTX *context)
+{
+    const char *file = secure_getenv(X509_get_default_cert_file_env());
+    file = file != NULL ? file : X509_get_default_cert_file();
+    ERR_clear_error();
+    bool ok = access(file, R_OK) != 0 || SSL_CTX_load_verify_file(context, file) == 1;
+    if (!ok && ERR_SYSTEM_ERROR(ERR_peek_error())) {
+        return false;
+    }
+    ERR_clear_error(); /* what is no certificate there is passed over */
+    return SSL_CTX_set_default_verify_dir(context) == 1;
+}
+
 static bool show(SSL_CTX *context, const struct tls_files *files)
 {
     return SSL_CTX_use_certificate_chain_file(context, files->cert) == 1 &&
@@ -63,8 +79,8 @@ static SSL_CTX *make_client_context(const struct tls_files *files, char error[UR
     if (files->ca != NULL && !trust(context, files->ca)) {
         return fail(context, error, "the authorities cannot be read:", files->ca);
     }
-    if (files->ca == NULL && !files->insecure) {
-        SSL_CTX_set_default_verify_paths(context);
+    if (files->ca == NULL && !files->insecure && !trust_system(context)) {
+        return fail(context, error, "the system's authorities cannot be read", NULL);
     }
     if (files->cert != NULL && !show(context, files)) {
         return fail(context, error, "the client certificate or its key cannot be read:", files->cert);

@@ -8,6 +8,7 @@
 #include <openssl/rsa.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/resource.h>
 
 static char cert_file[] = "/tmp/kilnws-test-XXXXXX";
 
@@ -120,6 +121,36 @@ static void test_a_context_is_made_once_for_the_same_files(void **state)
         unlink(other);
     }
     unlink(ca);
+    kiln_ws_listener_close(listener);
+    pthread_join(server, NULL);
+    kiln_ws_listener_free(listener);
+}
+
+/* ---- no descriptor is free ----------------------------------------------------------------------------------- */
+
+static void test_a_lack_of_descriptors_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    kiln_ws_listener *listener = listen_with_tls();
+    char error[200] = "";
+    char url[64];
+    pthread_t server;
+    struct rlimit before;
+    snprintf(url, sizeof url, "wss://localhost:%d/", kiln_ws_listener_port(listener));
+    setenv("SSL_CERT_FILE", cert_file, 1);
+    getrlimit(RLIMIT_NOFILE, &before);
+    int next = dup(0); /* the lowest number that is free: it will be the resolver's, and none is left for files */
+    close(next);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next + 1, before.rlim_max});
+    kiln_ws_options options = {.error = error, .error_size = sizeof error};
+    assert_null(kiln_ws_connect(url, &options));
+    setrlimit(RLIMIT_NOFILE, &before);
+    pthread_create(&server, NULL, serve_each, listener);
+    assert_non_null(strstr(error, "Too many open files"));
+    kiln_ws *ws = kiln_ws_connect(url, &options);
+    assert_string_equal(ws != NULL ? "" : error, "");
+    kiln_ws_free(ws);
+    unsetenv("SSL_CERT_FILE");
     kiln_ws_listener_close(listener);
     pthread_join(server, NULL);
     kiln_ws_listener_free(listener);
@@ -255,6 +286,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_context_is_made_once_for_the_same_files),
+        cmocka_unit_test(test_a_lack_of_descriptors_leaves_nothing_behind),
         cmocka_unit_test(test_streams_of_two_threads_each),
         cmocka_unit_test(test_one_message_for_each_wait_in_a_loop_of_ones_own),
     };
