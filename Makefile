@@ -47,6 +47,7 @@ $(BUILD)/packages.mk: Makefile
 # ---- flags -------------------------------------------------------------------------------
 SANITIZE ?=
 OPT ?= -O2
+OBJCOPY ?= objcopy
 ifneq ($(SANITIZE),)
 OPT := -O1
 SANFLAGS := -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -131,8 +132,8 @@ $(BUILD)/libkilnws.a: $(KILNWS_OBJECTS)
 	$(call say,AR,$@)
 	@rm -f $@
 	$(Q)$(CC) -r -nostdlib -o $(BUILD)/kilnws/libkilnws.o $^
-	$(Q)objcopy --wildcard --keep-global-symbol='kiln_ws_*' $(BUILD)/kilnws/libkilnws.o
-	$(Q)ar rcs $@ $(BUILD)/kilnws/libkilnws.o
+	$(Q)$(OBJCOPY) --wildcard --keep-global-symbol='kiln_ws_*' $(BUILD)/kilnws/libkilnws.o
+	$(Q)$(AR) rcs $@ $(BUILD)/kilnws/libkilnws.o
 
 $(BUILD)/kiln: $(BUILD)/obj/server/main.o $(LIB_OBJECTS) $(LLHTTP_OBJECTS)
 	$(call say,LINK,$@)
@@ -142,7 +143,7 @@ $(BUILD)/kiln: $(BUILD)/obj/server/main.o $(LIB_OBJECTS) $(LLHTTP_OBJECTS)
 $(BUILD)/libkiln.a: $(LIB_OBJECTS) $(LLHTTP_OBJECTS)
 	$(call say,AR,$@)
 	@rm -f $@
-	$(Q)ar rcs $@ $^
+	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/obj/llhttp/%.o: /usr/share/llhttp/%.c Makefile
 	@mkdir -p $(@D)
@@ -153,7 +154,7 @@ $(BUILD)/obj/llhttp/llhttp_sse42.o: /usr/share/llhttp/llhttp.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CCACHE) $(CC) -O3 -g -fPIE -DLLHTTP_STRICT_MODE=1 $(LLHTTP_FLAGS_llhttp_sse42) $(SANFLAGS) -isystem /usr/share/include/llhttp -isystem /usr/share/include -c -o $@ $<
-	@objcopy --keep-global-symbol=llhttp_execute_sse42 $@
+	@$(OBJCOPY) --keep-global-symbol=llhttp_execute_sse42 $@
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
