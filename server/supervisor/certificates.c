@@ -96,18 +96,19 @@ static int certificates_to_memory(const struct certificates *c)
     return ok ? fd : -1;
 }
 
-static bool send_certificates(const struct certificates *c, const struct worker_process *worker)
+static bool send_certificates(const struct certificates *c, struct worker_process *worker)
 {
     int memory = certificates_to_memory(c);
     bool ok = memory >= 0 && worker->control >= 0 &&
               control_send(worker->control, CONTROL_CERTIFICATES, NULL, &memory, 1) == CONTROL_OK;
+    worker->certificates_owed += ok;
     if (memory >= 0) {
         close(memory);
     }
     return ok;
 }
 
-static bool send_tickets(const struct certificates *c, const struct worker_process *worker)
+static bool send_tickets(const struct certificates *c, struct worker_process *worker)
 {
     struct buffer text = BUFFER_EMPTY;
     ticket_keys_print(&c->tickets, &text);
@@ -130,6 +131,17 @@ bool certificates_tell(struct supervisor *s, struct worker_process *worker)
 {
     const struct certificates *c = &s->certificates;
     return c->path == NULL || (send_certificates(c, worker) && send_tickets(c, worker));
+}
+
+bool certificates_are_taken(const struct supervisor *s)
+{
+    LIST_EACH(node, &s->workers) {
+        const struct worker_process *worker = LIST_ENTRY(node, struct worker_process, node);
+        if (worker->certificates_owed > 0 && worker->state != WORKER_DRAINING) {
+            return false;
+        }
+    }
+    return true;
 }
 
 void certificates_staple(struct supervisor *s, const struct control_message *message)
@@ -155,11 +167,11 @@ void certificates_staple(struct supervisor *s, const struct control_message *mes
     }
 }
 
-static void tell_all(struct supervisor *s, bool (*send)(const struct certificates *, const struct worker_process *),
+static void tell_all(struct supervisor *s, bool (*send)(const struct certificates *, struct worker_process *),
                      const char *what)
 {
     LIST_EACH(node, &s->workers) {
-        const struct worker_process *worker = LIST_ENTRY(node, struct worker_process, node);
+        struct worker_process *worker = LIST_ENTRY(node, struct worker_process, node);
         if (!send(&s->certificates, worker)) {
             log_error("worker %d does not take %s: %s", (int)worker->pid, what, strerror(errno));
         }

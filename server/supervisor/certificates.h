@@ -32,6 +32,8 @@ void certificates_free(struct certificates *c);
 void certificates_config_changed(struct supervisor *s);
 /* What a new worker must know before its config. */
 bool certificates_tell(struct supervisor *s, struct worker_process *worker);
+/* Has every worker that serves, or will, said that it uses what it was told last? */
+bool certificates_are_taken(const struct supervisor *s);
 /* STAPLE: kept for the workers that come. */
 void certificates_staple(struct supervisor *s, const struct control_message *message);
 /* `events` is readable. */

@@ -184,6 +184,8 @@ static void forget(struct commands *commands, size_t i)
 {
     close(commands->asking[i].fd);
     commands->asking[i].fd = -1;
+    commands->asking[i].waits = false;
+    buffer_free(&commands->asking[i].text);
 }
 
 void commands_end(struct commands *commands)
@@ -215,27 +217,66 @@ static void answer(int socket, bool ok, const struct buffer *text)
     }
 }
 
-bool commands_run_one(struct supervisor *s, struct str name, struct buffer *out, bool *ok)
+/* Its row; the number of rows: there is none of this name. */
+static size_t find(struct str name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
-        if (str_eq_nocase(str_of(table[i].name), name)) {
-            *ok = table[i].run(s, out);
-            return true;
-        }
+    size_t i = 0;
+    while (i < ARRAY_LEN(table) && !str_eq_nocase(str_of(table[i].name), name)) {
+        i++;
     }
-    return false;
+    return i;
 }
 
-static void obey(struct supervisor *s, int socket, const struct control_message *message)
+bool commands_run_one(struct supervisor *s, struct str name, struct buffer *out, bool *ok)
 {
-    const char *name = control_text(message, "name");
-    struct buffer text = BUFFER_EMPTY;
-    bool ok = false;
-    if (!commands_run_one(s, str_of(name), &text, &ok)) {
-        buffer_append_z(&text, "the running server is another version, which does not know this command\n");
+    size_t row = find(name);
+    if (row < ARRAY_LEN(table)) {
+        *ok = table[row].run(s, out);
     }
-    answer(socket, ok, &text);
-    buffer_free(&text);
+    return row < ARRAY_LEN(table);
+}
+
+/* Does the command change what workers use, which they will say? */
+static bool waits_for_workers(struct str name)
+{
+    size_t row = find(name);
+    return row < ARRAY_LEN(table) && (table[row].run == load_certificates || table[row].run == clear_certificates);
+}
+
+/* The answer is given now, or stays with who asked. */
+static void obey(struct supervisor *s, size_t i, const struct control_message *message)
+{
+    struct commands *commands = &s->commands;
+    struct str name = str_of(control_text(message, "name"));
+    struct buffer *text = &commands->asking[i].text;
+    bool ok = false;
+    if (!commands_run_one(s, name, text, &ok)) {
+        buffer_append_z(text, "the running server is another version, which does not know this command\n");
+    }
+    commands->asking[i].ok = ok;
+    commands->asking[i].waits = waits_for_workers(name) && !certificates_are_taken(s);
+    commands->asking[i].until_ms = clock_now_ms() + ASK_MS;
+    if (!commands->asking[i].waits) {
+        answer(commands->asking[i].fd, ok, text);
+    }
+}
+
+void commands_settle(struct supervisor *s)
+{
+    struct commands *commands = &s->commands;
+    for (size_t i = 0; i < COMMANDS_MOST && certificates_are_taken(s); i++) {
+        if (commands->asking[i].waits) {
+            answer(commands->asking[i].fd, commands->asking[i].ok, &commands->asking[i].text);
+            forget(commands, i);
+        }
+    }
+}
+
+/* The worker does not say that it uses them. */
+static void give_up_waiting(struct commands *commands, size_t i)
+{
+    buffer_append_z(&commands->asking[i].text, "a worker does not use them yet: it is too busy, or hangs\n");
+    answer(commands->asking[i].fd, false, &commands->asking[i].text);
 }
 
 static void hear(struct supervisor *s, size_t i)
@@ -249,10 +290,13 @@ static void hear(struct supervisor *s, size_t i)
         return;
     }
     if (result == CONTROL_OK) {
-        if (message.kind == CONTROL_COMMAND) {
-            obey(s, socket, &message);
+        if (message.kind == CONTROL_COMMAND && !s->commands.asking[i].waits) {
+            obey(s, i, &message);
         }
         control_message_free(&message);
+        if (s->commands.asking[i].waits) {
+            return;
+        }
     }
     forget(&s->commands, i);
 }
@@ -305,6 +349,9 @@ void commands_run(struct supervisor *s, const struct pollfd *fds)
         if (fds[1 + i].revents != 0) {
             hear(s, i);
         } else if (commands->asking[i].until_ms <= now) {
+            if (commands->asking[i].waits) {
+                give_up_waiting(commands, i);
+            }
             forget(commands, i);
         }
     }

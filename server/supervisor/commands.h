@@ -5,7 +5,7 @@
  *
  * The socket is the supervisor's, in the abstract name space and named by its process: nothing is left behind, two
  * servers never meet, and an heir (upgrade.h) has its own from the start. Who asks finds the process in the
- * pid file. Abstract names have no modes, so both sides look at who the other is: commands are taken from
+ * pid file. An answer about certificates that were read anew waits until the workers use them. Abstract names have no modes, so both sides look at who the other is: commands are taken from
  * root and the server's own user, answers likewise. Few may ask at once, and each has a few seconds for it. */
 #ifndef KILN_SUPERVISOR_COMMANDS_H
 #define KILN_SUPERVISOR_COMMANDS_H
@@ -25,6 +25,9 @@ struct commands {
     struct {
         int fd; /* -1: nobody */
         uint64_t until_ms;
+        bool waits; /* for workers to take certificates over, with this answer */
+        bool ok;
+        struct buffer text;
     } asking[COMMANDS_MOST];
 };
 
@@ -41,6 +44,8 @@ bool commands_run_one(struct supervisor *s, struct str name, struct buffer *out,
 void commands_poll(const struct commands *commands, struct pollfd *fds);
 uint64_t commands_due_ms(const struct commands *commands);
 void commands_run(struct supervisor *s, const struct pollfd *fds);
+/* Answers that wait for workers: those that need not any more are given. */
+void commands_settle(struct supervisor *s);
 
 /* ---- the other side (command_client.c) ---- */
 

@@ -32,6 +32,8 @@
  *   READY        {"threads": n, "files": n, ...}: it accepts
  *   FAILED       {"text": why}: it cannot start and exits; trying again will not help
  *   CONFIG_DONE  {"generation": n, "text": error or null}
+ *   CERTIFICATES_DONE {}: to each CERTIFICATES; from now on new connections are shown those, or those before where the
+ *                log says why
  *   REPLACE      {"why": text}: it serves, but should be followed by another
  *   CRASHED      {"file": path, "build": hash}: an endpoint did, and it was caught
  *   STAPLE       {"fingerprint": of a certificate, "der": an OCSP answer for it, both hexadecimal, "until": n,
@@ -88,6 +90,7 @@ enum control_kind {
     CONTROL_FIGURES,
     CONTROL_COMMAND,
     CONTROL_ANSWER,
+    CONTROL_CERTIFICATES_DONE,
 };
 
 enum {

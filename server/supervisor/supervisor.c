@@ -234,6 +234,12 @@ static void config_done(const struct worker_process *worker, const struct contro
     }
 }
 
+static void certificates_done(struct supervisor *s, struct worker_process *worker)
+{
+    worker->certificates_owed -= worker->certificates_owed > 0;
+    commands_settle(s);
+}
+
 static void handle_message(struct supervisor *s, struct worker_process *worker, struct control_message *message)
 {
     switch (message->kind) {
@@ -247,6 +253,7 @@ static void handle_message(struct supervisor *s, struct worker_process *worker, 
     case CONTROL_REPLACE: replace_worker(s, worker, message); break;
     case CONTROL_CRASHED: supervisor_crashed(s, message); break;
     case CONTROL_STAPLE: certificates_staple(s, message); break;
+    case CONTROL_CERTIFICATES_DONE: certificates_done(s, worker); break;
     case CONTROL_RELEASED: supervisor_released(s, message); break;
     case CONTROL_HOST_START:
     case CONTROL_HOST_KILL: hosts_message(s, worker, message); break;
@@ -350,6 +357,7 @@ static void worker_ended(struct supervisor *s, struct worker_process *worker, in
     buffer_free(&end);
     hosts_worker_ended(s, worker);
     worker_process_free(worker);
+    commands_settle(s);
     start_successor(s);
 }
 

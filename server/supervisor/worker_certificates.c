@@ -133,7 +133,7 @@ void worker_certificates_use(const struct config *config)
     watch_staples();
 }
 
-void worker_certificates_take(struct control_message *message)
+static void take(struct control_message *message)
 {
     int fd = control_take_fd(message);
     cJSON *json = read_memory(fd);
@@ -160,6 +160,12 @@ void worker_certificates_take(struct control_message *message)
     if (config_current() != NULL) {
         worker_certificates_use(config_current());
     }
+}
+
+void worker_certificates_take(struct control_message *message)
+{
+    take(message);
+    control_send(CONTROL_FD, CONTROL_CERTIFICATES_DONE, NULL, NULL, 0);
 }
 
 void worker_tickets_take(struct control_message *message)

@@ -27,6 +27,7 @@ struct worker_process {
     uint64_t ready_ms; /* 0: not yet */
     uint64_t kill_at_ms; /* 0: never; SIGKILL when it is still there then */
     bool killed_by_us;
+    unsigned certificates_owed; /* CERTIFICATES that it has not said DONE to */
     bool to_be_replaced; /* it asked: drained as soon as another is ready */
     struct buffer failure; /* what FAILED said */
     struct listener_set known; /* listeners it was given */
