@@ -1,12 +1,14 @@
 """HTTPS: what is spoken, sessions, clients' certificates, what is refused, and HTTP over TLS as over plain
 connections. Clients: Python's ssl, curl, openssl s_client."""
 
+import ctypes
 import hashlib
 import os
 import re
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
@@ -20,6 +22,68 @@ from kiln_server import PATIENCE, ROOT, read_all, wait_for
 
 
 # ---- what is spoken -----------------------------------------------------------------------------------
+
+
+class Packets:
+    """What a TCP port of ours sends, by a packet socket: where we may have one."""
+
+    ETH_P_IP, HOST, SO_ATTACH_FILTER = 0x0800, 0, 26
+
+    def __init__(self, port):
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)  # of no protocol: nothing comes yet
+        # TCP from this port; the rest of the machine's packets would fill the buffer.
+        program = [(0x30, 0, 0, 9), (0x15, 0, 4, 6), (0xB1, 0, 0, 0), (0x48, 0, 0, 0), (0x15, 0, 1, port), (6, 0, 0, 0xFFFF), (6, 0, 0, 0)]
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
+        self.socket.setsockopt(socket.SOL_SOCKET, self.SO_ATTACH_FILTER, struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+        self.socket.bind(("lo", self.ETH_P_IP))
+        self.socket.settimeout(PATIENCE)
+
+    def until_fin(self, target):
+        """[(sequence number, bytes, FIN)...] of all that is not a mere acknowledgement, each packet once."""
+        seen = []
+        while True:
+            packet, (_, _, kind, *_) = self.socket.recvfrom(65536)
+            tcp = packet[(packet[0] & 15) * 4 :]
+            if kind != self.HOST or struct.unpack("!H", tcp[2:4])[0] != target:
+                continue
+            length = struct.unpack("!H", packet[2:4])[0] - (packet[0] & 15) * 4 - (tcp[12] >> 4) * 4
+            fin = bool(tcp[13] & 1)
+            one = (struct.unpack("!I", tcp[4:8])[0], length, fin)
+            if (length or fin) and one not in seen:
+                seen.append(one)
+            if fin:
+                return seen
+
+
+def bytes_received(s) -> int:
+    return struct.unpack_from("=Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 128)[0]  # tcpi_bytes_received
+
+
+@pytest.mark.parametrize("version", [None, "TLSv1_2", "TLSv1_3"])
+def test_the_last_answer_and_the_end_are_one_packet(https, ca, version):
+    """With TLS the alert that closes is in it, too."""
+    kiln = https()
+    port = kiln.tls_port if version else kiln.port
+    try:
+        packets = Packets(port)
+    except PermissionError:
+        pytest.skip("who is not root sees no packets")
+    with packets.socket, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as raw:
+        s = raw
+        if version:
+            s = ca.context(version=getattr(ssl.TLSVersion, version)).wrap_socket(raw, server_hostname="localhost")
+        own = s.getsockname()[1]
+        fetch(s)  # tickets have come before it
+        before = bytes_received(s)
+        answer = fetch(s, GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert answer.endswith(b"hello") and s.recv(1) == b""
+        came = packets.until_fin(own)
+        s.close()
+    behind = [sum(length for _, length, _ in came[: i + 1]) for i in range(len(came))]
+    last = [packet for packet, total in zip(came, behind) if total > before]
+    assert len(last) == 1 and last[0][2], came
+
+
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
