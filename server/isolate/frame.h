@@ -55,6 +55,7 @@ enum {
     FRAME_WINDOW_STEP = 65536, /* how often they are reported as taken */
     FRAME_ROOM_BODY = 262144, /* bytes of a body that a host lets come ahead */
     FRAME_ROOM_MAX = 1024 * 1024,
+    FRAME_FILES = 4, /* of one answer: each is an open descriptor of the worker until the client has it */
 };
 
 /* ---- writing: into a buffer, whose `failed` is looked at once ------------------------------ */

@@ -320,6 +320,7 @@ static struct channel *open_channel(struct isolate *isolate, struct host *host, 
         host_unref(host);
         return NULL;
     }
+    channel->wire.bounded = true;
     list_append(channels, &channel->node);
     return channel;
 }

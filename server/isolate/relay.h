@@ -47,6 +47,7 @@ struct relay {
     uint64_t number;
     uint64_t room; /* body bytes that the host wants */
     uint64_t untaken; /* answer bytes that were not reported as taken */
+    unsigned files; /* FILE frames */
     bool draining; /* notify_drained was asked for */
     unsigned handed_back;
     struct timer timer;

@@ -157,7 +157,8 @@ static bool take_file(struct relay *relay, int fd, const uint8_t *payload, size_
     uint64_t offset = frame_get_u64(&in);
     uint64_t len = frame_get_u64(&in);
     int *held = malloc(sizeof *held);
-    if (!frame_done(&in) || len == 0 || !count_data(relay, len) || !is_good_file(fd, offset, len) || held == NULL) {
+    bool fits = ++relay->files <= FRAME_FILES && len > 0 && count_data(relay, len);
+    if (!frame_done(&in) || !fits || !is_good_file(fd, offset, len) || held == NULL) {
         free(held);
         if (fd >= 0) {
             close(fd);

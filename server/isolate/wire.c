@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { RECEIVE = 131072, OUT_KEPT = 65536 };
+enum { RECEIVE = 131072, OUT_KEPT = 65536, OUT_MOST = 4 << 20 /* of a bounded wire, and what one frame adds */ };
 
 struct wire_mark {
     size_t at; /* in out */
@@ -71,11 +71,18 @@ int wire_take_fd(struct wire *wire)
     return fd;
 }
 
+static void queue_flush(struct wire *wire);
+
 /* Hands on whole frames; how many bytes were used. SIZE_MAX: the wire has ended. */
 static size_t take_frames(struct wire *wire, const uint8_t *data, size_t len)
 {
     size_t used = 0;
     while (len - used >= sizeof(struct frame)) {
+        if (wire->bounded && wire_pending(wire) > OUT_MOST) {
+            wire->choked = true;
+            queue_flush(wire);
+            break;
+        }
         struct frame frame;
         memcpy(&frame, data + used, sizeof frame);
         if (frame.length > FRAME_MAX || frame.zero != 0) {
@@ -106,7 +113,7 @@ bool wire_feed(struct wire *wire, const uint8_t *data, size_t len)
         if (used != SIZE_MAX && used < len && !buffer_append(&wire->in, data + used, len - used)) {
             end(wire, "no memory");
         }
-    } else if (!buffer_append(&wire->in, data, len)) {
+    } else if (len > 0 && !buffer_append(&wire->in, data, len)) {
         end(wire, "no memory");
     } else {
         used = take_frames(wire, (const uint8_t *)wire->in.data, wire->in.len);
@@ -272,14 +279,28 @@ void wire_flush(struct wire *wire)
     } else {
         compact(wire);
     }
-    loop_watch_change(wire->loop, &wire->watch, all ? LOOP_READ : LOOP_READ | LOOP_WRITE);
+    if (wire->choked && wire_pending(wire) <= OUT_MOST / 2) {
+        wire->choked = false;
+        wire->resumes = true;
+    }
+    loop_watch_change(wire->loop, &wire->watch, (wire->choked ? 0 : LOOP_READ) | (all ? 0 : LOOP_WRITE));
+}
+
+/* What came before it was choked is here, and nothing will tell of it. */
+static void flush_and_resume(struct wire *wire)
+{
+    wire_flush(wire);
+    if (!wire->ended && wire->resumes) {
+        wire->resumes = false;
+        wire_feed(wire, NULL, 0);
+    }
 }
 
 static void flush_later(struct task *task)
 {
     struct wire *wire = CONTAINER_OF(task, struct wire, flush_task);
     wire->flush_queued = false;
-    wire_flush(wire);
+    flush_and_resume(wire);
 }
 
 static void queue_flush(struct wire *wire)
@@ -347,10 +368,10 @@ void wire_send_file(struct wire *wire, uint64_t id, const struct buffer *fields,
 static void on_ready(struct watch *watch, uint32_t ready)
 {
     struct wire *wire = CONTAINER_OF(watch, struct wire, watch);
-    if ((ready & LOOP_WRITE) != 0) {
-        wire_flush(wire);
+    if ((ready & (LOOP_WRITE | LOOP_ERROR)) != 0) {
+        flush_and_resume(wire);
     }
-    if (!wire->ended && (ready & (LOOP_READ | LOOP_ERROR)) != 0) {
+    if (!wire->ended && !wire->choked && (ready & (LOOP_READ | LOOP_ERROR)) != 0) {
         receive(wire);
     }
 }

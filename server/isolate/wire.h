@@ -2,7 +2,11 @@
  * system call at the end of the loop's iteration; what the socket does not take waits. What
  * arrives is handed on frame by frame, where it lies. A descriptor travels with the first byte of
  * its frame; received ones wait in order for the frames that claim them, and a peer that sends more
- * than a few without such a frame is not answered any more. */
+ * than a few without such a frame is not answered any more.
+ *
+ * Frames ask for answers. A worker's end takes no more of them while much waits to be sent: a process that asks and
+ * does not read would else fill the worker's memory. The other end takes everything always, or both could wait for
+ * each other. */
 #ifndef KILN_ISOLATE_WIRE_H
 #define KILN_ISOLATE_WIRE_H
 
@@ -31,6 +35,9 @@ struct wire {
     bool flush_queued;
     bool ended;
     bool in_read;
+    bool bounded; /* a worker's end; set after wire_open() */
+    bool choked; /* takes no frames until less waits to be sent */
+    bool resumes; /* it does again */
     struct buffer in;
     struct buffer out;
     size_t sent; /* of out */
