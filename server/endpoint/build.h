@@ -261,7 +261,7 @@ struct elf_facts {
 
 enum elf_verdict elf_inspect(const char *path, struct elf_facts *facts);
 /* trial.c: false when a constructor crashes or hangs; says so in the result. */
-bool trial_load(const char *file, const struct settings *settings, struct build_result *result);
+bool trial_load(const char *file, bool constructors, const struct settings *settings, struct build_result *result);
 const char *elf_machine_name(uint16_t machine);
 /* True unless it is certain that the object keeps nothing between calls: no writable variable, no
  * constructor. */

@@ -10,7 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEPENDENCIES_MAX = 4096 };
+enum {
+    DEPENDENCIES_MAX = 4096,
+    FILE_MOST = 1 << 30, /* bytes: what is larger, sparse or growing, would keep a builder busy for good */
+};
 
 struct dependency *dependencies_add(struct dependencies *d, struct str path, bool missing)
 {
@@ -205,9 +208,10 @@ static int open_regular(const char *path)
         return -1;
     }
     struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (!regular || st.st_size > FILE_MOST) {
         close(fd);
-        errno = EINVAL;
+        errno = regular ? EFBIG : EINVAL;
         return -1;
     }
     return fd;
@@ -217,7 +221,7 @@ static int open_regular(const char *path)
 static bool pump(int from, int to, struct hasher *h)
 {
     char block[65536];
-    for (;;) {
+    for (uint64_t all = 0; all <= FILE_MOST;) {
         ssize_t n = read(from, block, sizeof block);
         if (n == 0) {
             return true;
@@ -232,7 +236,10 @@ static bool pump(int from, int to, struct hasher *h)
         if (to >= 0 && !fd_write_all(to, block, (size_t)n)) {
             return false;
         }
+        all += (uint64_t)n;
     }
+    errno = EFBIG;
+    return false;
 }
 
 bool hash_file(const char *path, unsigned char out[HASH_SIZE])

@@ -297,20 +297,21 @@ static bool open_untried(struct module *module, const struct elf_facts *facts, s
     return true;
 }
 
-static bool try_constructors(const char *path, const struct elf_facts *facts, struct build_result *result)
+static bool try_first(const struct module *module, const struct elf_facts *facts, struct build_result *result)
 {
-    struct settings *settings = facts->has_constructors ? builder_settings_ref() : NULL;
+    bool made_here = module->endpoint->loader != &loader_so;
+    struct settings *settings = facts->has_constructors || !made_here ? builder_settings_ref() : NULL;
     if (settings == NULL) {
         return true;
     }
-    bool good = trial_load(path, settings, result);
+    bool good = trial_load(module->path, facts->has_constructors, settings, result);
     settings_unref(settings);
     return good;
 }
 
 static bool open_here(struct module *module, const struct elf_facts *facts, struct build_result *result)
 {
-    return try_constructors(module->path, facts, result) && open_untried(module, facts, result);
+    return try_first(module, facts, result) && open_untried(module, facts, result);
 }
 
 struct module *module_load(struct endpoint *endpoint, const char *path, unsigned loops, const struct home *home,

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import threading
 from pathlib import Path
@@ -205,6 +206,58 @@ def test_bad_modules_say_why(server):
         for path, words in {"/text": "not an ELF file", "/none": "no kiln_run", "/old": "no kiln_module_abi"}.items():
             answer = kiln.get(path)
             assert answer.status == 500 and words in answer.text, path
+
+
+def damaged(module: bytes, tag: int) -> bytes:
+    """With another address in the entry of its dynamic section, which the linker follows."""
+    data = bytearray(module)
+    headers, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
+    for i in range(count):
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", data, headers + i * size)
+        for at in range(offset, offset + length, 16) if kind == 2 else ():
+            if struct.unpack_from("<Q", data, at)[0] == tag:
+                struct.pack_into("<Q", data, at + 8, 0x123456789000)
+    assert data != module
+    return bytes(data)
+
+
+def test_a_damaged_module_costs_no_worker(server):
+    kiln = server(config={"DebugPages": True, "Threads": 1}, files={"hello._c": SAYS % "hello"})
+    compile_so(kiln.base / "good.so", SAYS % "good")
+    good = (kiln.base / "good.so").read_bytes()
+    for name, tag in {"relocations": 7, "symbols": 6}.items():
+        (kiln.www / f"{name}.so").write_bytes(damaged(good, tag))
+    with kiln:
+        worker = kiln.worker_pid()
+        for name in ("relocations", "symbols"):
+            answer = kiln.get("/" + name)
+            assert answer.status == 500
+        assert "it is damaged: the dynamic linker crashed" in kiln.get("/relocations").text
+        assert kiln.get("/hello").text == "hello"
+        assert kiln.worker_pids() == [worker]
+
+
+def test_a_constructor_that_ends_its_process_ends_no_worker(server):
+    kiln = server(config={"DebugPages": True}, files={"hello._c": SAYS % "hello"})
+    ends = "#include <unistd.h>\n#include <sys/syscall.h>\n__attribute__((constructor)) static void end(void) { syscall(SYS_exit_group, 0); }\n"
+    compile_so(kiln.www / "a.so", SAYS % "never" + ends)
+    with kiln:
+        worker = kiln.worker_pid()
+        for _ in range(2):
+            answer = kiln.get("/a")
+            assert answer.status == 500 and "a constructor of it ended the process, with exit code 0" in answer.text
+        assert kiln.get("/hello").text == "hello"
+        assert kiln.worker_pids() == [worker]
+
+
+def test_a_module_of_a_terabyte_keeps_nobody_busy(server):
+    kiln = server(config={"DebugPages": True}, files={"hello._c": SAYS % "hello"})
+    compile_so(kiln.www / "a.so", SAYS % "sparse")
+    os.truncate(kiln.www / "a.so", 1 << 40)
+    with kiln:
+        answer = kiln.get("/a")
+        assert answer.status == 500 and "File too large" in answer.text
+        comes(kiln, "/hello", "hello")
 
 
 def test_builds_survive_a_restart(server):
