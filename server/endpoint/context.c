@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct kiln_context *context_check(const struct kiln_context *ctx)
 {
@@ -44,8 +45,17 @@ static void crossing_run(struct task *task)
     waiter_wake(&crossing->waiter);
 }
 
+/* In a child that an endpoint forked: the loop is its parent's. */
+static void leave_child(void)
+{
+    if (UNLIKELY(crash_is_child())) {
+        _exit(EXIT_FAILURE);
+    }
+}
+
 void context_on_loop(struct kiln_context *ctx, void (*fn)(struct kiln_context *, void *), void *arg)
 {
+    leave_child();
     crash_leave_overdue();
     /* Inside the server's own bookkeeping a fault is the server's. */
     struct crash_guard *guard = crash_guard_now;
@@ -115,6 +125,7 @@ void context_wait(struct kiln_context *ctx, void (*start)(struct kiln_context *,
 
 struct crash_guard *context_slice_end(struct kiln_context *ctx)
 {
+    leave_child();
     struct crash_guard *guard = crash_guard_now;
     crash_guard_now = NULL;
     watchdog_leave();

@@ -4,11 +4,12 @@
 #include "base/sanitize.h"
 #include "endpoint/exit_calls.h"
 #include "endpoint/heap_lock.h"
+#include "endpoint/signal_calls.h"
 #include "endpoint/watchdog.h"
 #include "loop/coroutine.h"
 
-#include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -32,7 +33,7 @@ enum {
 _Thread_local struct crash_guard *crash_guard_now;
 
 static _Thread_local bool thread_ready;
-static uintptr_t c_library; /* where it is loaded; 0: not known */
+static struct crash_text c_library; /* its code; empty: not known */
 static int *first_heap_lock; /* NULL: not known, as the other */
 static _Thread_local int *heap_lock; /* of this thread's heap */
 static pthread_key_t stack_key;
@@ -242,18 +243,28 @@ static bool heap_answers(const struct crash_guard *guard)
 }
 
 /* Only there can malloc have been interrupted; a lock that is taken otherwise is some other thread's, which may be
- * off the processor for long, and to open it would let two threads into one heap. */
+ * off the processor for long, and to open it would let two threads into one heap. By addresses alone: dladdr() would read
+ * the tables of whatever module the address lies in, which may be what has crashed. */
 static bool in_c_library(const struct crash_report *report)
 {
-    Dl_info info;
-    return c_library != 0 && report->frame_count > 0 && dladdr((const void *)report->frames[0], &info) != 0 &&
-           (uintptr_t)info.dli_fbase == c_library;
+    uintptr_t pc = report->frame_count > 0 ? report->frames[0] : 0;
+    return pc >= c_library.low && pc < c_library.high;
 }
 
-static void find_c_library(void)
+static int look_for_malloc(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    Dl_info info;
-    c_library = dladdr((const void *)(uintptr_t)malloc, &info) != 0 ? (uintptr_t)info.dli_fbase : 0;
+    (void)size;
+    (void)unused;
+    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        uintptr_t low = info->dlpi_addr + part->p_vaddr;
+        uintptr_t at = (uintptr_t)malloc;
+        if (part->p_type == PT_LOAD && (part->p_flags & PF_X) != 0 && at >= low && at < low + part->p_memsz) {
+            c_library = (struct crash_text){low, low + part->p_memsz};
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* Other threads free what this one has allocated: the lock must be open even if this one is lost. */
@@ -391,7 +402,7 @@ static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SI
 static void die_by(int signal)
 {
     struct sigaction action = {.sa_handler = SIG_DFL};
-    sigaction(signal, &action, NULL);
+    signal_calls_action(signal, &action, NULL);
     raise(signal);
 }
 
@@ -462,7 +473,7 @@ void crash_leave(const char *call)
 static void free_alternate_stack(void *stack)
 {
     stack_t off = {.ss_flags = SS_DISABLE};
-    sigaltstack(&off, NULL);
+    signal_calls_stack(&off, NULL);
     munmap(stack, ALTERNATE_STACK);
     thread_ready = false;
 }
@@ -485,7 +496,7 @@ static void thread_make_ready(void)
         return; /* a crash on this thread then ends the worker, as a stack overflow would */
     }
     stack_t alternate = {.ss_sp = stack, .ss_size = ALTERNATE_STACK};
-    if (sigaltstack(&alternate, NULL) != 0) {
+    if (signal_calls_stack(&alternate, NULL) != 0) {
         munmap(stack, ALTERNATE_STACK);
         return;
     }
@@ -545,6 +556,11 @@ bool crash_is_child(void)
     return atomic_load_explicit(&is_child, memory_order_relaxed);
 }
 
+bool crash_is_foreign_thread(void)
+{
+    return worker_pid != 0 && worker_pid == getpid() && gettid() != worker_pid;
+}
+
 void crash_guard_threads(void)
 {
     pthread_attr_t attributes;
@@ -559,18 +575,23 @@ void crash_start(void)
 {
     worker_pid = getpid();
     exit_calls_watch();
-    find_c_library();
+    dl_iterate_phdr(look_for_malloc, NULL);
     first_heap_lock = heap_lock_find_first();
     CHECK(pthread_atfork(NULL, NULL, forked) == 0);
+    sigset_t own;
+    sigemptyset(&own);
     for (size_t i = 0; i < ARRAY_LEN(fatal_signals); i++) {
         struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         sigemptyset(&action.sa_mask);
         sigaction(fatal_signals[i], &action, NULL);
+        sigaddset(&own, fatal_signals[i]);
     }
     /* No SA_RESTART: sleep(3) and blocking reads of the endpoint end by it. */
     struct sigaction action = {.sa_sigaction = on_timeout, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     sigaction(crash_timeout_signal(), &action, NULL);
+    sigaddset(&own, crash_timeout_signal());
+    signal_calls_own(&own);
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------ */

@@ -129,6 +129,9 @@ bool crash_has_happened(void);
 /* True in a child that endpoint code forked: it must never return into the server. */
 bool crash_is_child(void);
 
+/* True on a thread that may not end the process: any but the first. */
+bool crash_is_foreign_thread(void);
+
 /* True between crash_enter and its end: where the server called endpoint code. */
 bool crash_is_entry(uintptr_t pc);
 

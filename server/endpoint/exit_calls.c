@@ -1,15 +1,16 @@
 /* exit(), _exit(), quick_exit() and pthread_exit() as endpoints see them. The program stands
  * before the C library in the order in which modules are linked, and exports these names
  * (exports.list), so calls from endpoints and from libraries that they use come here. While
- * endpoint code runs, the call ends the request (crash.h); everybody else gets the C
- * library's own. errx() and others call the C library's exit() from inside; its handlers are
- * run first of all, and one of ours lands from there.
+ * endpoint code runs, the call ends the request (crash.h); in a thread that an endpoint made it ends
+ * that thread; everybody else gets the C library's own. errx() and others call the C library's
+ * exit() from inside; its handlers are run first of all, and one of ours lands from there.
  *
  * A child that an endpoint forked ends without the server's exit handlers: they would wait
  * for threads that it does not have. */
 #include "endpoint/exit_calls.h"
 
 #include "endpoint/crash.h"
+#include "observe/log.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -42,9 +43,22 @@ void exit_calls_watch(void)
     on_exit(at_exit, NULL);
 }
 
+/* The server ends by its first thread alone, so another was made by an endpoint, and has no guard. */
+static void end_foreign_thread(const char *call)
+{
+    if (!crash_is_foreign_thread()) {
+        return;
+    }
+    log_error("%s in a thread that an endpoint made, which would have ended the server: that thread ends", call);
+    void (*real)(void *);
+    *(void **)&real = next("pthread_exit");
+    real(NULL);
+}
+
 void exit(int code)
 {
     crash_leave("exit()");
+    end_foreign_thread("exit()");
     if (crash_is_child()) {
         fflush(NULL);
         _exit(code);
@@ -58,6 +72,7 @@ void exit(int code)
 void _exit(int code)
 {
     crash_leave("_exit()");
+    end_foreign_thread("_exit()");
     void (*real)(int);
     *(void **)&real = next("_exit");
     real(code);
@@ -72,6 +87,7 @@ void _Exit(int code)
 void quick_exit(int code)
 {
     crash_leave("quick_exit()");
+    end_foreign_thread("quick_exit()");
     void (*real)(int);
     *(void **)&real = next("quick_exit");
     real(code);

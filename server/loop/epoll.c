@@ -7,8 +7,11 @@
  * can blank its entry. */
 #include "loop/backend.h"
 #include "loop/loop_private.h"
+#include "observe/log.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -78,6 +81,12 @@ void backend_wait(struct loop *loop, int timeout_ms)
     struct epoll_event events[LOOP_EVENTS];
     /* Not epoll_wait(): a cancellation point, see plain.c. */
     int n = (int)syscall(SYS_epoll_pwait, loop->poll_fd, events, LOOP_EVENTS, timeout_ms, NULL, 8);
+    if (n < 0 && errno != EINTR) {
+        /* A worker that is deaf must not look as if it served. */
+        log_error("loop %u cannot wait any more: %s; an endpoint has closed descriptors that are not its own",
+                  loop_index(loop) + 1, strerror(errno));
+        abort();
+    }
     loop->ready_next = 0;
     loop->ready_count = n > 0 ? n : 0;
     for (int i = 0; i < n; i++) {

@@ -177,14 +177,18 @@ static void start_successor(struct supervisor *s)
     }
 }
 
-static void replace_worker(struct supervisor *s, struct worker_process *worker, const struct control_message *message)
+void supervisor_replace_worker(struct supervisor *s, struct worker_process *worker, const char *why)
 {
-    const char *why = control_text(message, "why");
     log_warning("worker %d is replaced%s: %s", (int)worker->pid,
-                count_workers(s) < WORKERS_MOST ? "" : ", once one of those before it has ended",
-                why != NULL ? why : "it asked to be");
+                count_workers(s) < WORKERS_MOST ? "" : ", once one of those before it has ended", why);
     worker->to_be_replaced = true;
     start_successor(s);
+}
+
+static void worker_asks(struct supervisor *s, struct worker_process *worker, const struct control_message *message)
+{
+    const char *why = control_text(message, "why");
+    supervisor_replace_worker(s, worker, why != NULL ? why : "it asked to be");
 }
 
 bool supervisor_restart_workers(struct supervisor *s)
@@ -250,7 +254,7 @@ static void handle_message(struct supervisor *s, struct worker_process *worker, 
         break;
     }
     case CONTROL_CONFIG_DONE: config_done(worker, message); break;
-    case CONTROL_REPLACE: replace_worker(s, worker, message); break;
+    case CONTROL_REPLACE: worker_asks(s, worker, message); break;
     case CONTROL_CRASHED: supervisor_crashed(s, message); break;
     case CONTROL_STAPLE: certificates_staple(s, message); break;
     case CONTROL_CERTIFICATES_DONE: certificates_done(s, worker); break;
@@ -289,6 +293,7 @@ static void read_control(struct supervisor *s, struct worker_process *worker)
         if (worker->kill_at_ms == 0) {
             worker->kill_at_ms = clock_now_ms() + (result == CONTROL_BAD ? 0 : GRACE_MS);
         }
+        worker->hung_up_ms = clock_now_ms();
     }
 }
 
@@ -421,8 +426,8 @@ static uint64_t next_due(const struct supervisor *s)
 {
     uint64_t due = s->restart_at_ms != 0 ? s->restart_at_ms : UINT64_MAX;
     const uint64_t others[] = {
-        upgrade_due_ms(s),          admin_due_ms(s), hosts_due(s), certificates_due(s), commands_due_ms(&s->commands),
-        console_due_ms(&s->console)};
+        upgrade_due_ms(s),           admin_due_ms(s),  hosts_due(s), certificates_due(s), commands_due_ms(&s->commands),
+        console_due_ms(&s->console), silence_due_ms(s)};
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         due = others[i] < due ? others[i] : due;
     }
@@ -443,6 +448,7 @@ static void run_due(struct supervisor *s)
         }
     }
     hosts_run_due(s, now);
+    silence_run(s, now);
     if (s->restart_at_ms != 0 && s->restart_at_ms <= now) {
         start_worker(s);
     }

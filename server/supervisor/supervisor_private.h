@@ -32,6 +32,7 @@ struct supervisor {
     struct commands commands;
     struct backoff backoff;
     uint64_t restart_at_ms; /* 0: no worker is due */
+    uint64_t looked_ms; /* silence.c: for workers that say nothing */
     unsigned failed_starts; /* in a row, before any worker was ever ready */
     bool ever_ready;
     struct upgrade upgrade;
@@ -50,6 +51,11 @@ struct worker_orders supervisor_orders(const struct supervisor *s);
 bool supervisor_open_logs(struct supervisor *s, const struct config *config, struct buffer *why);
 /* Workers drain, then the process ends; called again: at once. */
 void supervisor_shut_down(struct supervisor *s);
+/* A successor is started, and the worker drained when it serves. */
+void supervisor_replace_worker(struct supervisor *s, struct worker_process *worker, const char *why);
+/* silence.c: workers that serve nobody any more without having ended. */
+uint64_t silence_due_ms(const struct supervisor *s);
+void silence_run(struct supervisor *s, uint64_t now);
 /* crashes.c: what a worker said, and what a new one must know first. */
 struct control_message;
 void supervisor_crashed(struct supervisor *s, const struct control_message *message);

@@ -22,6 +22,7 @@
 #include "supervisor/worker_certificates.h"
 #include "supervisor/worker_config.h"
 #include "supervisor/worker_figures.h"
+#include "supervisor/worker_integrity.h"
 #include "supervisor/worker_limits.h"
 #include "supervisor/worker_loops.h"
 #include "supervisor/worker_signals.h"
@@ -288,6 +289,7 @@ static bool start(struct worker *w)
         ok = privileges_drop(w->config, &why);
     }
     crash_guard_threads();
+    worker_integrity_start();
     const char *failed = ok ? start_rooms(w->config) : NULL;
     if (failed != NULL) {
         buffer_printf(&why, "the %s could not be started, the log says why", failed);

@@ -254,6 +254,20 @@ void worker_config_change(struct control_message *message)
     buffer_free(&why);
 }
 
+bool worker_config_listens(void)
+{
+    LIST_EACH(node, &listeners) {
+        const struct worker_listener *listener = LIST_ENTRY(node, struct worker_listener, node);
+        int listens = 0;
+        socklen_t len = sizeof listens;
+        if (listener->accepting && listener->listener.fd >= 0 &&
+            (getsockopt(listener->listener.fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0 || listens == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void worker_config_close_listeners(void)
 {
     LIST_EACH(node, &listeners) {

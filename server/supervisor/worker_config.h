@@ -13,6 +13,8 @@ struct config *worker_config_first(struct control_message *message, struct buffe
 void worker_config_accept(void);
 /* A later one, taken over by each loop between two events; answers CONFIG_DONE. */
 void worker_config_change(struct control_message *message);
+/* False when a socket that it accepts on is none any more. */
+bool worker_config_listens(void);
 /* No loop accepts any more: connections that come now are refused. */
 void worker_config_close_listeners(void);
 /* The loops are gone. */

@@ -5,6 +5,7 @@
 #include "observe/metrics.h"
 #include "supervisor/clock.h"
 #include "supervisor/worker.h"
+#include "supervisor/worker_integrity.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -65,6 +66,9 @@ void worker_limits_look(void)
     struct buffer why = BUFFER_EMPTY;
     worker_limits_judge(config, &size, &why);
     config_unref(config);
+    if (why.len == 0) {
+        worker_integrity_judge(&why);
+    }
     if (why.len > 0 && buffer_append_char(&why, '\0')) {
         asked = true;
         metric_add(METRIC_WORKER_LIMITS, 1);

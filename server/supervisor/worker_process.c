@@ -152,11 +152,11 @@ bool worker_process_send_logs(struct worker_process *worker, const struct log_fi
     return ok;
 }
 
-/* A worker that was told before and does not listen any more is about to end: it keeps the time that it
- * was given. Another that does not listen will not end by itself. */
+/* A worker that was told before, or that has closed its control socket, and does not listen any more is about to
+ * end: it keeps the time that it was given. Another that does not listen will not end by itself. */
 static void ends_by(struct worker_process *worker, bool told, uint64_t kill_at_ms)
 {
-    bool ending = worker->state == WORKER_DRAINING && worker->kill_at_ms != 0;
+    bool ending = (worker->state == WORKER_DRAINING || worker->hung_up_ms != 0) && worker->kill_at_ms != 0;
     worker->state = WORKER_DRAINING;
     if (!told) {
         kill_at_ms = !ending ? clock_now_ms() : worker->kill_at_ms < kill_at_ms ? worker->kill_at_ms : kill_at_ms;

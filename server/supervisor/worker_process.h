@@ -28,6 +28,9 @@ struct worker_process {
     uint64_t kill_at_ms; /* 0: never; SIGKILL when it is still there then */
     bool killed_by_us;
     unsigned certificates_owed; /* CERTIFICATES that it has not said DONE to */
+    uint64_t hung_up_ms; /* when it closed its control socket; 0: it has not */
+    uint64_t heard_ms; /* silence.c: figures->told_ms at the last look */
+    unsigned silent_looks; /* in a row */
     bool to_be_replaced; /* it asked: drained as soon as another is ready */
     struct buffer failure; /* what FAILED said */
     struct listener_set known; /* listeners it was given */

@@ -32,10 +32,16 @@ bool worker_signals_open(void)
     if (event_fd < 0) {
         return false;
     }
-    const int others[] = {SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
+    /* From the terminal, or from what an endpoint has set going, or forgot to end with itself: a timer, a limit. A
+     * handler, unlike SIG_IGN, is not inherited by programs that are started from here. */
+    const int others[] = {SIGINT,  SIGQUIT,   SIGHUP,  SIGUSR1, SIGUSR2, SIGPIPE,
+                          SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO};
     struct sigaction action = {.sa_handler = on_other, .sa_flags = SA_RESTART | SA_ONSTACK};
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         sigaction(others[i], &action, NULL);
+    }
+    for (int i = SIGRTMIN; i <= SIGRTMAX; i++) {
+        sigaction(i, &action, NULL);
     }
     action.sa_handler = on_terminate;
     sigaction(SIGTERM, &action, NULL);
