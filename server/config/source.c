@@ -27,6 +27,9 @@ static void add_line(struct buffer *out, const char *file, unsigned line, const 
 
 void errors_add(struct config_errors *errors, const char *file, unsigned line, const char *format, ...)
 {
+    if (errors->count >= CONFIG_ERRORS_TOLD) {
+        return;
+    }
     va_list args;
     va_start(args, format);
     add_line(&errors->text, file, line, format, args);

@@ -9,6 +9,9 @@
 /* "kiln.json:3: "Key"" or "--Key", then what was expected and what stands there. */
 static bool wrong(struct reader *r, const struct option *option, const cJSON *item, const char *expected)
 {
+    if (r->errors->count >= CONFIG_ERRORS_TOLD) {
+        return false;
+    }
     struct buffer found = BUFFER_EMPTY;
     char *json = item != NULL ? cJSON_PrintUnformatted(item) : NULL;
     if (json != NULL) {
@@ -221,6 +224,8 @@ static bool read_list(struct reader *r, const struct option *option, const cJSON
     return ok;
 }
 
+enum { PORTS_MOST = 65536 };
+
 static bool read_ports(struct reader *r, const struct option *option, const cJSON *item)
 {
     /* One number stands for a list of one. */
@@ -234,6 +239,9 @@ static bool read_ports(struct reader *r, const struct option *option, const cJSO
     ports.items = arena_alloc(r->arena, most * sizeof *ports.items + 1);
     if (ports.items == NULL) {
         return no_memory(r);
+    }
+    if (most > PORTS_MOST) {
+        return wrong(r, option, NULL, "not so many ports");
     }
     for (const cJSON *port = single ? item : item->child; port != NULL; port = single ? NULL : port->next) {
         double value = cJSON_IsNumber(port) ? port->valuedouble : -1;

@@ -85,6 +85,7 @@ void backend_wait(struct loop *loop, int timeout_ms)
         /* A worker that is deaf must not look as if it served. */
         log_error("loop %u cannot wait any more: %s; an endpoint has closed descriptors that are not its own",
                   loop_index(loop) + 1, strerror(errno));
+        log_stop(); /* it writes behind */
         abort();
     }
     loop->ready_next = 0;

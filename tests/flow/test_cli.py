@@ -144,6 +144,15 @@ def test_check_finds_every_mistake(kiln, tmp_path):
     ]
 
 
+def test_mistakes_without_end_are_told_up_to_a_hundred(kiln, tmp_path):
+    (tmp_path / "kiln.json").write_text('{"HttpPorts": [' + ",\n".join(["80"] * 60000) + "]}")
+    result = kiln("config", "--check")
+    assert result.returncode == 1
+    assert result.stderr.count("each port once") == 100
+    (tmp_path / "kiln.json").write_text('{"HttpPorts": [' + ",".join(["0"] * 3000000) + "]}")
+    assert "not so many ports" in kiln("config", "--check").stderr
+
+
 def test_check_needs_a_file(kiln):
     result = kiln("config", "--check", "absent.json")
     assert result.returncode == 1
