@@ -62,8 +62,7 @@ static bool is_value(struct str value)
            (!is_blank(value.ptr[0]) && !is_blank(value.ptr[value.len - 1]) && field_value_is_valid(value));
 }
 
-/* Bytes that no request-target has; what else is wrong with it http2_head.c says. */
-static bool is_target(struct str value)
+bool http2_field_is_target(struct str value)
 {
     return memchr(value.ptr, ' ', value.len) == NULL && memchr(value.ptr, '\t', value.len) == NULL &&
            field_value_is_valid(value);
@@ -90,7 +89,8 @@ static bool check_pseudo(struct http2_stream *s, struct str name, struct str val
         return false;
     }
     switch (name.len) {
-    case 5: return str_eq(name, STR(":path")) && see(s, SEEN_PATH) && (known || is_target(value));
+    /* Its bytes and those of :authority are looked at when the head is complete, by those who read them. */
+    case 5: return str_eq(name, STR(":path")) && see(s, SEEN_PATH);
     case 7:
         if (name.ptr[1] == 'm') {
             return str_eq(name, STR(":method")) && see(s, SEEN_METHOD) && (known || consists_of(value, IN_TOKEN));
@@ -98,7 +98,6 @@ static bool check_pseudo(struct http2_stream *s, struct str name, struct str val
         return str_eq(name, STR(":scheme")) && see(s, SEEN_SCHEME) &&
                (known || (ascii_is_alpha(value.ptr[0]) && consists_of(value, IN_SCHEME)));
     case 9: return str_eq(name, STR(":protocol")) && see(s, SEEN_PROTOCOL) && is_value(value);
-    /* Its bytes are looked at with the host that they make. */
     case 10: return str_eq(name, STR(":authority")) && see(s, SEEN_AUTHORITY);
     default: return false;
     }

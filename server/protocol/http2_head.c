@@ -290,8 +290,9 @@ void http2_head_complete(struct http2_stream *s, bool end_stream)
     req->method = request_method_of(req->method_text);
     bool whole = http2_fields_are_whole(s, end_stream);
     int status = whole ? check_head(s, end_stream) : 0;
-    /* Not a host, but is it bytes that an authority may have? */
-    bool strange = status == 400 && s->head.authority.ptr != NULL && !http2_field_is_authority(s->head.authority);
+    /* No host or no path, but does it consist of bytes that they may have? */
+    bool strange = status == 400 && ((s->head.authority.ptr != NULL && !http2_field_is_authority(s->head.authority)) ||
+                                     (req->target.ptr != NULL && !http2_field_is_target(req->target)));
     if (!whole || strange) {
         http2_malformed(s);
         return;

@@ -217,7 +217,9 @@ struct http2_field {
 };
 /* False: it makes the request malformed. *known is what the name is, or HEADER_KNOWN_COUNT. */
 bool http2_field_check(struct http2_stream *s, const struct http2_field *field, unsigned *known);
+/* May these bytes stand in :authority, in :path? What Kiln does not take of them is told apart by it. */
 bool http2_field_is_authority(struct str value);
+bool http2_field_is_target(struct str value);
 /* Method, target and scheme are set: may they stand together? */
 bool http2_fields_are_whole(struct http2_stream *s, bool end_stream);
 /* Bytes of the body, and its end: are there as many as were announced? */

@@ -44,14 +44,15 @@ static bool is_plain_word(const char *at)
 bool field_value_is_valid(struct str value)
 {
     size_t i = 0;
-    while (i < value.len) {
-        if (value.len - i >= 8 && is_plain_word(value.ptr + i)) {
-            i += 8;
-        } else if (is_text_byte((unsigned char)value.ptr[i])) {
-            i++;
-        } else {
-            return false;
-        }
+    while (value.len - i >= 8 && is_plain_word(value.ptr + i)) {
+        i += 8;
     }
-    return true;
+    /* What is left of less than a word lies in the last one. */
+    if (i > 0 && value.len - i < 8 && is_plain_word(value.ptr + value.len - 8)) {
+        return true;
+    }
+    while (i < value.len && is_text_byte((unsigned char)value.ptr[i])) {
+        i++;
+    }
+    return i == value.len;
 }
