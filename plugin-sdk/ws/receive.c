@@ -476,12 +476,12 @@ static enum ws_event take_payload(struct ws *ws, struct ws_input *input, struct 
     return ws->compressed ? take_compressed(ws, input, item) : take_plain(ws, input, item);
 }
 
-/* Most messages are short and lie whole in the input, to be handed out there: nothing of such a one needs to be
- * remembered, so the server's side takes it in one step. Whatever else comes, faults included, takes the walk. */
+/* Most messages are short and lie whole in the input: nothing of such a one needs to be remembered, so the server's side
+ * takes it in one step. Whatever else comes, faults included, takes the walk. */
 static bool short_message_is_here(const struct ws *ws, const struct ws_input *input)
 {
     bool between = !ws->in_frame && ws->head_len == 0 && ws->message_opcode == 0 && !ws->ended;
-    if (!between || ws->client || ws->settings->own_messages || input->len < SHORT_HEAD) {
+    if (!between || ws->client || input->len < SHORT_HEAD) {
         return false;
     }
     unsigned opcode = input->data[0] ^ FIN;
@@ -490,12 +490,33 @@ static bool short_message_is_here(const struct ws *ws, const struct ws_input *in
            !is_over(ws, len);
 }
 
+/* With own_messages; NULL: no memory. */
+static uint8_t *own_short_message(struct ws *ws, size_t len)
+{
+    if (ws->message == NULL || ws->message_cap < len) {
+        uint8_t *message = realloc(ws->message, len + 1); /* ws_take_message() promises one more */
+        if (message == NULL) {
+            return NULL;
+        }
+        ws->message = message;
+        ws->message_cap = len;
+    }
+    ws->message_len = len;
+    ws->delivered = true;
+    return ws->message;
+}
+
 static enum ws_event take_short_message(struct ws *ws, struct ws_input *input, struct ws_item *item)
 {
-    uint8_t *data = input->data + SHORT_HEAD;
+    uint8_t *from = input->data + SHORT_HEAD;
     size_t len = input->data[1] ^ MASKED;
     uint8_t opcode = input->data[0] ^ FIN;
-    ws_mask(data, data, len, input->data + 2);
+    bool own = ws->settings->own_messages && !ws->settings->parts;
+    uint8_t *data = own ? own_short_message(ws, len) : from;
+    if (data == NULL) {
+        return fail_memory(ws, item);
+    }
+    ws_mask(data, from, len, input->data + 2);
     use(input, SHORT_HEAD + len);
     if (opcode == WS_TEXT && !ws->settings->any_text && !ws_utf8_is_valid(data, len)) {
         return fail_text(ws, item);
