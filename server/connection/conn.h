@@ -141,6 +141,10 @@ void conn_commit(struct conn *conn, size_t len);
 /* As conn_write() of each, but behind no other output they are offered to the kernel where they lie, and only what
  * it does not take is copied. For long data: short ones leave together at the end of the event. */
 void conn_write_now(struct conn *conn, const struct iovec *vectors, int count);
+/* Outside of an event: what is written between these two leaves at once, with one system call. False: it leaves as
+ * usual, and conn_uncork() is not called. It may close the connection. */
+bool conn_cork(struct conn *conn);
+void conn_uncork(struct conn *conn);
 /* Keeps a pointer: release(arg) runs when the bytes are no longer needed, also on close. */
 void conn_write_ref(struct conn *conn, const void *data, size_t len, void (*release)(void *), void *arg);
 /* A part of a file, by sendfile where the transport can. The descriptor stays the

@@ -96,6 +96,25 @@ void conn_write_now(struct conn *conn, const struct iovec *vectors, int count)
     }
 }
 
+bool conn_cork(struct conn *conn)
+{
+    if (conn->in_event || conn->closed) {
+        return false;
+    }
+    conn->in_event = true;
+    return true;
+}
+
+void conn_uncork(struct conn *conn)
+{
+    conn->in_event = false;
+    if (conn->want_drained) {
+        conn_queue_flush(conn); /* on_drained is not for the middle of whatever this is */
+    } else {
+        conn_flush(conn);
+    }
+}
+
 void conn_write_file(struct conn *conn, int fd, off_t offset, uint64_t len, void (*release)(void *), void *arg)
 {
     struct output *out = writable(conn);

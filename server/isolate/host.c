@@ -310,7 +310,7 @@ int host_run(void)
         buffer_append_char(&why, '\0');
         send_failed(why.data, NULL);
         receive_start(&start); /* a process that ends with something unread takes its own last words along */
-        return EXIT_FAILURE;
+        _exit(EXIT_FAILURE);
     }
     rooms_are_elsewhere();
     bool ok = receive_start(&start) && begin(&start, &endpoint);

@@ -32,6 +32,9 @@ struct loop_rooms {
     _Atomic(struct loop *) loop; /* NULL: never had members, or has ended */
     _Atomic unsigned members;
     struct map rooms;
+    struct delivery *first; /* what came in this iteration, oldest first */
+    struct delivery *last;
+    struct task carry;
 };
 
 static struct loop_rooms tables[LOOPS_MAX];
@@ -50,6 +53,7 @@ struct message {
         struct task task;
         struct message *message;
         struct loop_rooms *table;
+        struct delivery *next;
     } deliveries[LOOPS_MAX];
     uint8_t bytes[];
 };
@@ -244,19 +248,73 @@ static void send_to(struct kiln_ws *ws, struct message *message, size_t limit)
     }
 }
 
+static void send_all(struct kiln_ws *ws, const struct delivery *first, const struct delivery *end, size_t limit)
+{
+    struct conn *conn = ws->conn;
+    bool corked = conn != NULL && conn_cork(conn);
+    for (const struct delivery *d = first; d != end; d = d->next) {
+        send_to(ws, d->message, limit);
+    }
+    if (corked) {
+        conn_uncork(conn);
+    }
+}
+
+/* The deliveries before `end` are of one room. Members may leave while others are sent to: the place in their list is kept
+ * by a member that is none. */
+static void carry_to_room(struct loop_rooms *table, const struct delivery *first, const struct delivery *end)
+{
+    struct room *room = map_get(&table->rooms, first->message->room);
+    if (room == NULL) {
+        return;
+    }
+    struct loop *loop = atomic_load_explicit(&table->loop, memory_order_relaxed);
+    size_t limit = (size_t)config_hold_current(loop)->web_socket_send_queue;
+    struct room_member place = {.room = room};
+    list_prepend(&room->members, &place.node);
+    while (place.node.next != &room->members) {
+        struct list *node = place.node.next;
+        list_remove(&place.node);
+        list_prepend(node, &place.node);
+        send_all(LIST_ENTRY(node, struct room_member, node)->ws, first, end, limit);
+    }
+    list_remove(&place.node);
+    room_close_if_empty(table, room);
+}
+
+/* Member by member, not message by message: each is looked at once, and its output is gone before the next one's. */
+static void carry(struct task *task)
+{
+    struct loop_rooms *table = CONTAINER_OF(task, struct loop_rooms, carry);
+    struct delivery *first = table->first;
+    table->first = NULL;
+    table->last = NULL;
+    while (first != NULL) {
+        struct delivery *end = first->next;
+        while (end != NULL && str_eq(end->message->room, first->message->room)) {
+            end = end->next;
+        }
+        carry_to_room(table, first, end);
+        while (first != end) {
+            struct message *message = first->message;
+            first = first->next;
+            unref(message);
+        }
+    }
+}
+
 static void deliver(struct task *task)
 {
     struct delivery *delivery = CONTAINER_OF(task, struct delivery, task);
-    struct message *message = delivery->message;
-    struct room *room = map_get(&delivery->table->rooms, message->room);
-    if (room != NULL) {
-        struct loop *loop = atomic_load_explicit(&delivery->table->loop, memory_order_relaxed);
-        size_t limit = (size_t)config_hold_current(loop)->web_socket_send_queue;
-        LIST_EACH(node, &room->members) {
-            send_to(LIST_ENTRY(node, struct room_member, node)->ws, message, limit);
-        }
+    struct loop_rooms *table = delivery->table;
+    if (table->first == NULL) {
+        table->first = delivery;
+        table->carry.run = carry;
+        loop_defer(atomic_load_explicit(&table->loop, memory_order_relaxed), &table->carry);
+    } else {
+        table->last->next = delivery;
     }
-    unref(message);
+    table->last = delivery;
 }
 
 /* ---- publishing ------------------------------------------------------------------------------------ */

@@ -2,7 +2,8 @@
  * sockets, so nothing is locked. A message is made into a frame once, by whoever publishes it (and
  * into a compressed one, once, when sockets with compression are about); each loop that has
  * subscribers at all gets the same bytes by its mailbox and queues them, by reference unless they
- * are few, to its members. The last one frees them.
+ * are few, to its members. The last one frees them. What comes to a loop in one iteration goes out member by member: each
+ * gets all of it with one system call, and only one output queue is in use at a time, however many members there are.
  *
  * Messages of one publisher arrive in the order in which they were published. A member that does not
  * take its messages is closed with 1013 once WebSocketSendQueue bytes wait for it: the others

@@ -5,6 +5,7 @@ import asyncio
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import zlib
@@ -489,6 +490,39 @@ def test_rooms_across_threads_and_from_requests(server):
     assert sockets[1].read_text() == "alone"
     for ws in [*sockets[:2], *sockets[3:]]:
         ws.close()
+
+
+def test_what_one_publishes_arrives_in_its_order_whatever_the_rooms(kiln):
+    """All in one packet, so that the loops of the subscribers get much of it at once."""
+    words = [f"say {'one' if i % 3 else 'two'} {i}" for i in range(500)]
+    with RawSocket(kiln, "/callbacks") as publisher:
+        subscribers = [RawSocket(kiln, "/callbacks") for _ in range(20)]
+        for ws in subscribers:
+            for room in ("one", "two"):
+                ws.text("room " + room)
+                assert ws.read_text() == "joined 0"
+        publisher.send(b"".join(frame(0x81, word.encode()) for word in words))
+        for ws in subscribers:
+            assert [ws.read_text() for _ in words] == [str(i) for i in range(500)]
+            ws.close()
+
+
+def test_subscribers_that_break_off_in_the_middle_harm_nobody(kiln):
+    reset = struct.pack("ii", 1, 0)
+    with RawSocket(kiln, "/callbacks") as publisher:
+        subscribers = [RawSocket(kiln, "/callbacks") for _ in range(60)]
+        for ws in subscribers:
+            ws.text("room one")
+            assert ws.read_text() == "joined 0"
+        for i, ws in enumerate(subscribers):
+            if i % 3:
+                ws.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                ws.socket.close()
+            publisher.send(frame(0x81, b"say one %d" % i) * 3)
+        for ws in subscribers[::3]:
+            assert [ws.read_text() for _ in range(180)] == [str(i // 3) for i in range(180)]
+            ws.close()
+        wait_for(lambda: "closed 60" in kiln.get("/callbacks").text, "their ends")
 
 
 def test_a_subscriber_that_does_not_read_is_closed(server):
