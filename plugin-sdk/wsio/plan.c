@@ -185,15 +185,19 @@ bool preparation_at_once(struct preparation *p)
     return (!plan->url.tls || plan->context != NULL) && look_up(p, AI_NUMERICHOST) == 0;
 }
 
-void preparation_run(struct preparation *p)
+bool preparation_trust(struct preparation *p)
 {
     const struct plan *plan = p->plan;
     if (plan->url.tls && !p->has_context) {
         p->context = tls_client_context(&plan->tls, p->error);
-        if (p->context == NULL) {
-            return;
-        }
+        return p->context != NULL;
     }
+    return true;
+}
+
+void preparation_look_up(struct preparation *p)
+{
+    const struct plan *plan = p->plan;
     errno = 0;
     int result = look_up(p, 0);
     if (result != 0) {
@@ -201,6 +205,13 @@ void preparation_run(struct preparation *p)
         bool system = result == EAI_SYSTEM || errno == EMFILE || errno == ENFILE;
         snprintf(p->error, sizeof p->error, "%.150s: %.100s", plan->has_proxy ? plan->proxy.host : plan->url.host,
                  system ? strerror(errno) : gai_strerror(result));
+    }
+}
+
+void preparation_run(struct preparation *p)
+{
+    if (preparation_trust(p)) {
+        preparation_look_up(p);
     }
 }
 

@@ -48,6 +48,9 @@ struct preparation {
 /* Done already, without blocking? An address needs no name server. */
 bool preparation_at_once(struct preparation *preparation);
 void preparation_run(struct preparation *preparation);
+/* Its two parts: authorities (false: an error), names. */
+bool preparation_trust(struct preparation *preparation);
+void preparation_look_up(struct preparation *preparation);
 /* Where the plan is used: its result becomes the plan's. */
 void preparation_settle(struct preparation *preparation);
 void preparation_free(struct preparation *preparation);

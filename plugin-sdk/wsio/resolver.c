@@ -2,10 +2,13 @@
  * ten thousand times asks for no ten thousand threads. They end when nothing is left to do, so a program that has
  * connected has none of them. What nobody wants any more when its turn comes is passed over.
  *
+ * The end of the program: OpenSSL frees what it has in a function of atexit(3), and a lookup may take long. So threads
+ * pass a gate to what belongs to OpenSSL; it is closed before, once nobody is inside.
+ *
  * fork(2): the child has none of the threads; what the parent had begun stays the parent's. */
 #include "wsio/plan.h"
 
-#include <openssl/crypto.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -30,7 +33,10 @@ static struct {
     struct resolver *first;
     struct resolver **last;
     unsigned threads;
-} queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &queue.first};
+    unsigned inside; /* of them past the gate */
+    bool closed; /* the gate, for ever */
+    pthread_cond_t left;
+} queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &queue.first, .left = PTHREAD_COND_INITIALIZER};
 
 static void let_go(struct resolver *resolver)
 {
@@ -52,6 +58,42 @@ static void leave(struct resolver *resolver)
     resolver->fd = -1;
     pthread_mutex_unlock(&resolver->lock);
     let_go(resolver);
+}
+
+/* ---- the gate ------------------------------------------------------------------------------------------------ */
+
+static void enter(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    while (queue.closed) {
+        pthread_cond_wait(&queue.left, &queue.lock);
+    }
+    queue.inside++;
+    pthread_mutex_unlock(&queue.lock);
+}
+
+static void leave_gate(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    queue.inside--;
+    pthread_cond_broadcast(&queue.left);
+    pthread_mutex_unlock(&queue.lock);
+}
+
+/* With the lock held. */
+static void wait_for_inside(void)
+{
+    while (queue.inside > 0) {
+        pthread_cond_wait(&queue.left, &queue.lock);
+    }
+}
+
+static void close_gate(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    wait_for_inside();
+    queue.closed = true;
+    pthread_mutex_unlock(&queue.lock);
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
@@ -77,7 +119,12 @@ static void *run(void *arg)
     (void)arg;
     while ((resolver = take()) != NULL) {
         if (atomic_load(&resolver->holders) > 1) {
-            preparation_run(&resolver->preparation);
+            enter();
+            bool ok = preparation_trust(&resolver->preparation);
+            leave_gate();
+            if (ok) {
+                preparation_look_up(&resolver->preparation);
+            }
         }
         pthread_mutex_lock(&resolver->lock);
         atomic_store(&resolver->done, true);
@@ -85,9 +132,13 @@ static void *run(void *arg)
             eventfd_write(resolver->fd, 1);
         }
         pthread_mutex_unlock(&resolver->lock);
+        enter();
         let_go(resolver);
+        leave_gate();
     }
+    enter();
     OPENSSL_thread_stop();
+    leave_gate();
     return NULL;
 }
 
@@ -124,9 +175,11 @@ static bool enqueue(struct resolver *resolver)
 
 /* ---- fork ---------------------------------------------------------------------------------------------------- */
 
+/* Nobody is past the gate: locks that its thread held would never be let go in the child. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&queue.lock);
+    wait_for_inside();
 }
 
 static void after_fork(void)
@@ -139,12 +192,15 @@ static void in_child(void)
     queue.first = NULL;
     queue.last = &queue.first;
     queue.threads = 0;
+    pthread_cond_init(&queue.left, NULL);
     pthread_mutex_unlock(&queue.lock);
 }
 
-static void watch_forks(void)
+static void begin(void)
 {
     pthread_atfork(before_fork, after_fork, in_child);
+    OPENSSL_init_ssl(0, NULL); /* what it leaves to atexit() comes after ours */
+    atexit(close_gate);
 }
 
 /* ---- the caller's side ---------------------------------------------------------------------------------------- */
@@ -152,7 +208,7 @@ static void watch_forks(void)
 struct resolver *resolver_start(struct plan *plan)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, begin);
     struct resolver *resolver = calloc(1, sizeof *resolver);
     if (resolver == NULL) {
         return NULL;

@@ -170,13 +170,20 @@ SSL_CTX *tls_client_context(const struct tls_files *files, char error[URL_ERROR_
     if (context != NULL) {
         return context;
     }
+    /* One after the other: many that begin at once are to make one, not as many. */
+    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&making);
     char *key = key_of(files); /* before they are read: who changes them meanwhile has another */
-    context = make_client_context(files, error);
-    if (context != NULL && key != NULL) {
-        share(key, context);
-    } else {
-        free(key);
+    context = key != NULL ? find_shared(key) : NULL;
+    if (context == NULL) {
+        context = make_client_context(files, error);
+        if (context != NULL && key != NULL) {
+            share(key, context);
+            key = NULL;
+        }
     }
+    pthread_mutex_unlock(&making);
+    free(key);
     return context;
 }
 

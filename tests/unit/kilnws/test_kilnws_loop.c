@@ -351,6 +351,32 @@ static void test_a_child_of_fork_looks_up_names_again(void **state)
     }
 }
 
+/* Nor does it crash, when a thread is still about what OpenSSL frees at the end. */
+static void test_the_end_of_a_program_waits_for_no_name(void **state)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            names.found = false;
+            for (int k = 0; k < 4; k++) {
+                kiln_ws_free(kiln_ws_open("wss://slow.test:1/", NULL));
+            }
+            kiln_ws_open("wss://slow.test:1/", NULL);
+            usleep((useconds_t)i * 2000); /* at any time */
+            exit(7);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+}
+
 /* ---- one that sends without end ---------------------------------------------------------------------------------- */
 
 enum { FRAME = 50, FRAMES = 2000, PATIENCE = 500000 };
@@ -482,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_reconnection_goes_on_in_the_loop),
         cmocka_unit_test(test_many_names_are_looked_up_by_few_threads),
         cmocka_unit_test(test_a_child_of_fork_looks_up_names_again),
+        cmocka_unit_test(test_the_end_of_a_program_waits_for_no_name),
         cmocka_unit_test(test_one_that_sends_without_end_does_not_keep_others_waiting),
         cmocka_unit_test(test_slow_names_and_reconnection),
         cmocka_unit_test(test_pauses_double_up_to_the_longest),
