@@ -10,7 +10,7 @@ import websockets
 
 from kiln_server import ROOT, wait_for
 from websocket import RawSocket, frame
-from ws_peers import HttpProxy, Running, SocksProxy, build_program
+from ws_peers import HttpProxy, PythonServer, Running, SocksProxy, build_program, echo
 
 EXAMPLES = ROOT / "examples"
 
@@ -65,6 +65,36 @@ def test_tunnel(program):
         with Running(tunnel, "in", 0, f"ws://localhost:{out.port}/") as way_in:
             words = ["through", "x" * 90000]
             assert run(program("ws-echo/client"), f"ws://localhost:{way_in.port}/", *words).stdout.split() == words
+
+
+def test_relay(program):
+    """Texts and bytes pass both ways in order; a close passes with its code and reason; who is not there ends both."""
+    size = 3 << 20
+    seen = []
+
+    async def left(ws):
+        for i in range(8):
+            await ws.send(bytes([i]) * size)
+        await ws.send("that was all")
+        seen.append(await ws.recv())
+        await ws.close(4001, "enough")
+
+    async def right(ws):
+        for i in range(8):
+            assert await ws.recv() == bytes([i]) * size
+        seen.append(await ws.recv())
+        await ws.send("thanks")
+        await ws.wait_closed()
+        seen.append((ws.close_code, ws.close_reason))
+
+    relay = program("ws-relay/relay")
+    with PythonServer(left) as a, PythonServer(right) as b:
+        assert run(relay, f"ws://127.0.0.1:{a.port}/", f"ws://127.0.0.1:{b.port}/").returncode == 0
+        wait_for(lambda: len(seen) == 3, "the close on the other side")
+    assert seen == ["that was all", "thanks", (4001, "enough")]
+    with PythonServer(echo) as b:
+        alone = run(relay, "ws://127.0.0.1:1/", f"ws://127.0.0.1:{b.port}/")
+        assert alone.returncode == 1 and "refused" in alone.stderr
 
 
 def test_secret(program):
