@@ -50,7 +50,7 @@ static void end_foreign_thread(const char *call)
         return;
     }
     log_error("%s in a thread that an endpoint made, which would have ended the server: that thread ends", call);
-    void (*real)(void *) __attribute__((noreturn)); /* sanitizers forget this stack then */
+    __attribute__((noreturn)) void (*real)(void *); /* sanitizers forget this stack then */
     *(void **)&real = next("pthread_exit");
     real(NULL);
 }

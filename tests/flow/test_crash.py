@@ -1,41 +1,21 @@
 """Endpoints that crash (tests/plugins/crash): each costs its own request and nothing else."""
 
 import contextlib
-import json
 import os
 import platform
 import re
 import signal
-import socket
 import subprocess
 import threading
-import time
-from pathlib import Path
 
 import pytest
 from kiln_server import ROOT, build_dir, children_of, processes_marked, read_all, read_until, replace, wait_for
+from neighbours import HELLO, PARTS
 
 PLUGINS = ROOT / "tests" / "plugins" / "crash"
 INCLUDE = ROOT / "plugin-sdk" / "include"
 NAMES = sorted(path.stem for path in PLUGINS.glob("*._c") if "/* expect:" in path.read_text())
 SLOW = "#include <kiln.h>\nint kiln_run(kiln_context *c, const char *p) { kiln_sleep(c, 100000); return kiln_puts(c, p); }\n"
-HELLO = "#include <kiln.h>\nint kiln_run(kiln_context *c, const char *p) { (void)p; return kiln_puts(c, \"hello\"); }\n"
-# Sends a part, and the rest when the file `go` is there.
-PARTS = r"""
-#include <kiln.h>
-#include <unistd.h>
-int kiln_run(kiln_context *ctx, const char *path)
-{
-    (void)path;
-    kiln_printf(ctx, "begun ");
-    kiln_flush(ctx);
-    while (access(kiln_sprintf(ctx, "%s/../go", kiln_directory(ctx)), F_OK) != 0)
-        if (kiln_sleep(ctx, 5) != KILN_OK)
-            return KILN_GONE;
-    kiln_puts(ctx, "ended");
-    return 0;
-}
-"""
 SANITIZED = any(name in str(build_dir()) for name in ("asan", "tsan"))
 
 
@@ -113,7 +93,7 @@ def test_a_crash_is_a_page_with_its_place(crashing, name, kind, where):
             shown = f"{name}._c" if kind == ".so" else "x._c"
             assert re.search(rf"{re.escape(shown)}:{line}\s+in\s+{function}\b", text), text
             assert "HERE" in text
-            assert re.search(rf"\d+\s+kiln_run\s", text) or name == "offloaded", text
+            assert re.search(r"\d+\s+kiln_run\s", text) or name == "offloaded", text
             assert "crash_enter" not in text and "call_run" not in text
             kiln.wait_log(rf"error \[{old}\] .*x{re.escape(kind)} crashed answering GET /x{re.escape(kind)}: .*:{line} in {function}: ")
             kiln.wait_log(rf"#\d+ {function} at .*{re.escape(shown)}:{line}")

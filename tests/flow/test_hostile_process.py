@@ -5,6 +5,7 @@ import os
 
 import pytest
 from kiln_server import build_dir, read_all, read_until, wait_for
+from neighbours import HELLO, PARTS
 
 SANITIZED = any(name in str(build_dir()) for name in ("asan", "tsan"))
 TSAN = "tsan" in str(build_dir())
@@ -26,29 +27,12 @@ HEAD = """
 #include <sys/wait.h>
 #include <unistd.h>
 """
-HELLO = "#include <kiln.h>\nint kiln_run(kiln_context *c, const char *p) { (void)p; return kiln_puts(c, \"hello\"); }\n"
 CRASH = "#include <kiln.h>\nint kiln_run(kiln_context *c, const char *p) { (void)p; (void)c; *(volatile int *)0 = 1; return 0; }\n"
 OVERFLOW = """
 #include <kiln.h>
 #include <string.h>
 static int deeper(int n) { volatile char b[1000]; memset((char *)b, n, sizeof b); return deeper(n + 1) + b[n % 1000]; }
 int kiln_run(kiln_context *c, const char *p) { (void)p; (void)c; return deeper(1); }
-"""
-# Sends a part, and the rest when the file `go` is there.
-PARTS = r"""
-#include <kiln.h>
-#include <unistd.h>
-int kiln_run(kiln_context *ctx, const char *path)
-{
-    (void)path;
-    kiln_printf(ctx, "begun ");
-    kiln_flush(ctx);
-    while (access(kiln_sprintf(ctx, "%s/../go", kiln_directory(ctx)), F_OK) != 0)
-        if (kiln_sleep(ctx, 5) != KILN_OK)
-            return KILN_GONE;
-    kiln_puts(ctx, "ended");
-    return 0;
-}
 """
 # Closes each descriptor whose name in /proc holds the word.
 CLOSE = """
