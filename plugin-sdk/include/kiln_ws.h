@@ -207,7 +207,8 @@ KILN_API const char *kiln_ws_version(void);
 
 /* Ends it and frees it; NULL is nothing. A blocking socket that is still open is closed with 1000, and the call
  * WAITS until what was sent has arrived and the peer has closed, close_timeout at most. One that does
- * not block is cut off when it is not closed yet. */
+ * not block is cut off when it is not closed yet. No other thread may be in a call for it, nor come to one later: close
+ * it, which ends a wait of another thread, join that thread, then free. */
 KILN_API void kiln_ws_free(kiln_ws *ws);
 /* Why it is closed or could not be connected, as a sentence; "" when all is well. Valid until the next call. */
 KILN_API const char *kiln_ws_error(const kiln_ws *ws);
