@@ -456,12 +456,15 @@ static void take_body(struct far *far, const uint8_t *data, size_t len)
 static void take_body_end(struct far *far, const uint8_t *payload, size_t len)
 {
     struct request *req = far->req;
-    uint8_t *copy = arena_alloc(&req->arena, len);
+    if (far->body_ended) {
+        return; /* its end has been told: the endpoint may be looking at what came with it */
+    }
+    uint8_t *copy = arena_alloc(&req->late, len);
     struct frame_reader in = {.at = copy, .left = len};
     if (copy != NULL) {
         memcpy(copy, payload, len);
         unsigned count = frame_get_u16(&in);
-        req->trailers = arena_alloc(&req->arena, (count + 1) * sizeof *req->trailers);
+        req->trailers = arena_alloc(&req->late, (count + 1) * sizeof *req->trailers);
         for (unsigned i = 0; req->trailers != NULL && i < count; i++) {
             req->trailers[i] = (struct header){frame_get_str(&in), frame_get_str(&in)};
             req->trailer_count = (uint16_t)(i + 1);

@@ -49,6 +49,7 @@ struct relay {
     uint64_t untaken; /* answer bytes that were not reported as taken */
     unsigned files; /* FILE frames */
     bool draining; /* notify_drained was asked for */
+    bool body_end_sent;
     unsigned handed_back;
     struct timer timer;
     struct session session;

@@ -40,6 +40,10 @@ static bool on_body_bytes(struct request *req, const uint8_t *data, size_t len)
 static void send_body_end(struct relay *relay)
 {
     struct request *req = relay->req;
+    if (relay->body_end_sent) {
+        return; /* the host asked for more before it had the end */
+    }
+    relay->body_end_sent = true;
     struct buffer fields = BUFFER_EMPTY;
     frame_put_u16(&fields, req->trailer_count);
     for (unsigned i = 0; i < req->trailer_count; i++) {

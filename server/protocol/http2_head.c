@@ -22,11 +22,16 @@ static bool copy_text(struct arena *arena, struct str text, bool is_static, stru
     return true;
 }
 
+static struct arena *arena_of(const struct http2_stream *s)
+{
+    return s->trailers ? &s->req->late : &s->req->arena;
+}
+
 static bool make_room(struct http2_stream *s, uint16_t count)
 {
     struct http2_head *head = &s->head;
     uint32_t cap = head->cap == 0 ? 16 : (uint32_t)head->cap * 2;
-    struct header *items = arena_alloc(&s->req->arena, cap * sizeof *items);
+    struct header *items = arena_alloc(arena_of(s), cap * sizeof *items);
     if (items == NULL) {
         return false;
     }
@@ -74,8 +79,8 @@ static bool add_field(struct http2_stream *s, const struct http2_field *field, u
         return false;
     }
     struct header *header = &s->head.items[*count];
-    if (!copy_text(&req->arena, field->name, field->static_name, &header->name) ||
-        !copy_text(&req->arena, field->value, field->static_value, &header->value)) {
+    if (!copy_text(arena_of(s), field->name, field->static_name, &header->name) ||
+        !copy_text(arena_of(s), field->value, field->static_value, &header->value)) {
         return false;
     }
     ++*count;

@@ -24,6 +24,7 @@ struct request *request_create(struct conn *conn, const struct request_ops *ops,
     memset(req, 0, sizeof *req);
     req->magic = REQUEST_MAGIC;
     req->arena = arena;
+    req->late.limit = arena.limit;
     req->ops = ops;
     req->conn = conn;
     req->stream = stream;
@@ -43,7 +44,9 @@ static void free_request(struct request *req)
 {
     struct config_hold *hold = req->hold;
     struct arena arena = req->arena;
+    struct arena late = req->late;
     arena_reset(&arena); /* runs the clean-ups, which may still look at the request */
+    arena_reset(&late);
     config_hold_drop(hold);
     metric_add(METRIC_REQUESTS_ACTIVE, -1); /* not before: a stopping worker waits for handlers to return */
 }

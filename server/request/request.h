@@ -152,6 +152,7 @@ struct request {
     uint8_t http_major;
     uint8_t state; /* enum request_state; request_state_set() alone changes it */
     struct arena arena;
+    struct arena late; /* for what comes, trailers, while an endpoint on another thread may use `arena` */
     const struct request_ops *ops;
     struct conn *conn; /* NULL once the client is gone */
     void *stream; /* the protocol's own part */

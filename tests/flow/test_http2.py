@@ -118,10 +118,10 @@ class Python:
     def flush(self):
         self.socket.sendall(self.h2.data_to_send())
 
-    def request(self, path, method="GET", body=None, trailers=None, headers=()):
+    def request(self, path, method="GET", body=None, trailers=None, headers=(), end=True):
         stream = self.h2.get_next_available_stream_id()
         head = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost"), *headers]
-        self.h2.send_headers(stream, head, end_stream=body is None)
+        self.h2.send_headers(stream, head, end_stream=end and body is None)
         self.answers[stream] = {"body": b"", "done": False, "interim": []}
         self.flush()
         if body is not None:
@@ -152,10 +152,20 @@ class Python:
             elif isinstance(event, h2.events.DataReceived):
                 answer["body"] += event.data
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.PingAckReceived):
+                self.heard = True
             elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
                 answer["done"] = True
                 answer["reset"] = isinstance(event, h2.events.StreamReset)
         self.flush()
+
+    def until_heard(self):
+        """The server has taken all that was sent."""
+        self.heard = False
+        self.h2.ping(b"are you?")
+        self.flush()
+        while not self.heard:
+            self.step()
 
     def wait(self, stream):
         while not self.answers[stream]["done"]:
@@ -178,6 +188,51 @@ def test_python_h2(site):
     assert head["headers"]["content-length"] == str(len(BIG)) and head["body"] == b""
     expects = client.wait(client.request("/s/echo", "POST", b"now", headers=[("expect", "100-continue")]))
     assert expects["interim"] == ["100"] and expects["body"] == b"now"
+
+
+# Takes memory without pause from "begun" until the file `go` is there, and looks whether anybody else wrote there.
+TAKES_MEMORY = """#include <kiln.h>
+#include <string.h>
+#include <unistd.h>
+enum { MOST = 400000, SIZE = 24 };
+int kiln_run(kiln_context *ctx, const char *path)
+{
+    static char *all[MOST];
+    const char *go = kiln_sprintf(ctx, "%s/../go", kiln_directory(ctx));
+    int count = 0, whole = 0;
+    (void)path;
+    kiln_puts(ctx, "begun ");
+    kiln_flush(ctx);
+    while (count < MOST && (count % 1000 != 0 || access(go, F_OK) != 0)) {
+        memset(all[count++] = kiln_alloc(ctx, SIZE), 'm', SIZE);
+        for (volatile int i = 0; i < 500; i++) {
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        whole += memcmp(all[i], "mmmmmmmmmmmmmmmmmmmmmmmm", SIZE) == 0;
+    }
+    kiln_body(ctx, NULL);
+    for (int i = 0; i < 60; i++) {
+        const char *value = kiln_trailer(ctx, kiln_sprintf(ctx, "x-%d", i));
+        whole += value != NULL && strcmp(value, kiln_sprintf(ctx, "value %d", i)) == 0;
+    }
+    return kiln_puts(ctx, whole == count + 60 ? "whole" : "damaged");
+}
+"""
+
+
+@pytest.mark.parametrize("where", ["pool", "isolated"])
+def test_trailers_that_come_while_an_endpoint_works_on_another_thread(server, where):
+    config = {"OptimizeEndpoints": False, "OffloadEndpoints": ["/m"], "Isolate": ["/m"] if where == "isolated" else []}
+    kiln = server(config, {"m._c": TAKES_MEMORY}).start()
+    client = Python(kiln.port)
+    stream = client.request("/m", "POST", end=False)
+    while b"begun " not in client.answers[stream]["body"]:
+        client.step()
+    client.send(stream, b"body", [(f"x-{i}", f"value {i}") for i in range(60)])
+    client.until_heard()
+    (kiln.base / "go").write_text("")
+    assert client.wait(stream)["body"] == b"begun whole"
 
 
 # ---- requests ---------------------------------------------------------------------------------------
