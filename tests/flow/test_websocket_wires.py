@@ -14,7 +14,7 @@ import pytest
 import websockets
 
 import browser
-from kiln_server import ROOT, replace, wait_for
+from kiln_server import ROOT, build_dir, replace, wait_for
 from websocket import VERSION, cases, frame
 from websocket_wires import WIRES, H2Connection, H2Socket, open_socket
 
@@ -244,7 +244,8 @@ def test_a_flood_of_pings_is_answered_and_bounded(make, wire):
         while (got := ws.read()) == (0x8A, bytes(125)):
             pass
         assert got == (0x81, b"the end")
-        assert peak_kb(kiln) - before < 4000
+        # ThreadSanitizer keeps a record of all memory that was ever touched: the flood has 25 MB.
+        assert peak_kb(kiln) - before < (12000 if "tsan" in str(build_dir()) else 4000)
         ws.close()
 
 
