@@ -402,8 +402,12 @@ def test_out_of_descriptors(echo):
     warm(kiln)
     worker = kiln.worker_pid()
     used = len(list(Path(f"/proc/{worker}/fd").iterdir()))
-    limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-    resource.prlimit(worker, resource.RLIMIT_NOFILE, (used + 10, limits[1]))
+    kiln.stop()
+    command = kiln.command()
+    kiln.command = lambda: ["prlimit", f"--nofile={used + 10}", *command]
+    kiln.start()
+    warm(kiln)
+    worker = kiln.worker_pid()
     held = [kiln.connect() for _ in range(40)]
     kiln.wait_log("cannot accept a connection: Too many open files; raise the limit")
     # Those it has are served, those it cannot take are told at once.
