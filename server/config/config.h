@@ -90,10 +90,10 @@ void config_set_current(struct config *config);
 
 /* ---- loading --------------------------------------------------------------------------- */
 
-/* What went wrong, for a person: "kiln.json:12: \"httpPort\": unknown key; did you mean
- * \"HttpPorts\"?" One line per problem, all problems of the file at once. */
 enum { CONFIG_ERRORS_TOLD = 100 }; /* of one file: nobody reads more, and each is looked for from its beginning */
 
+/* What went wrong, for a person: "kiln.json:12: \"httpPort\": unknown key; did you mean
+ * \"HttpPorts\"?" One line per problem, all problems of the file at once, up to CONFIG_ERRORS_TOLD. */
 struct config_errors {
     struct buffer text;
     unsigned count;

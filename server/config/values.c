@@ -236,12 +236,12 @@ static bool read_ports(struct reader *r, const struct option *option, const cJSO
     struct config_ports ports = {0};
     bool ok = true;
     size_t most = single ? 1 : (size_t)cJSON_GetArraySize(item);
+    if (most > PORTS_MOST) {
+        return wrong(r, option, NULL, "not so many ports");
+    }
     ports.items = arena_alloc(r->arena, most * sizeof *ports.items + 1);
     if (ports.items == NULL) {
         return no_memory(r);
-    }
-    if (most > PORTS_MOST) {
-        return wrong(r, option, NULL, "not so many ports");
     }
     for (const cJSON *port = single ? item : item->child; port != NULL; port = single ? NULL : port->next) {
         double value = cJSON_IsNumber(port) ? port->valuedouble : -1;

@@ -118,8 +118,9 @@ static const struct {
     const char *name;
     const char *help;
     bool (*run)(struct supervisor *s, struct buffer *out);
+    bool waits; /* for the workers, with its answer */
 } table[] = {
-#define COMMAND(name, help, run) {#name, help, run},
+#define COMMAND(name, help, run, waits) {#name, help, run, waits},
 #include "supervisor/commands.def"
 #undef COMMAND
 };
@@ -236,25 +237,19 @@ bool commands_run_one(struct supervisor *s, struct str name, struct buffer *out,
     return row < ARRAY_LEN(table);
 }
 
-/* Does the command change what workers use, which they will say? */
-static bool waits_for_workers(struct str name)
-{
-    size_t row = find(name);
-    return row < ARRAY_LEN(table) && (table[row].run == load_certificates || table[row].run == clear_certificates);
-}
-
 /* The answer is given now, or stays with who asked. */
 static void obey(struct supervisor *s, size_t i, const struct control_message *message)
 {
     struct commands *commands = &s->commands;
     struct str name = str_of(control_text(message, "name"));
     struct buffer *text = &commands->asking[i].text;
+    size_t row = find(name);
     bool ok = false;
     if (!commands_run_one(s, name, text, &ok)) {
         buffer_append_z(text, "the running server is another version, which does not know this command\n");
     }
     commands->asking[i].ok = ok;
-    commands->asking[i].waits = waits_for_workers(name) && !certificates_are_taken(s);
+    commands->asking[i].waits = row < ARRAY_LEN(table) && table[row].waits && !certificates_are_taken(s);
     commands->asking[i].until_ms = clock_now_ms() + ASK_MS;
     if (!commands->asking[i].waits) {
         answer(commands->asking[i].fd, ok, text);
