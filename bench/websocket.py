@@ -80,6 +80,13 @@ ECHOES = [
 ]
 
 
+def has_io_uring():
+    try:
+        return Path("/proc/sys/kernel/io_uring_disabled").read_text().strip() == "0"
+    except OSError:
+        return False  # kernels before 6.6 do not say
+
+
 class Peer(Server):
     """Without HTTP: it answers once its port takes connections."""
 
@@ -99,6 +106,7 @@ def build_load(directory, build):
                     build / "libkilnws.a", "-lssl", "-lcrypto", "-lz", "-lpthread"], check=True)
     subprocess.run([cc, "-O2", "-o", directory / "lws_echo", HERE / "peers/lws_echo.c", "-lwebsockets"], check=True)
     subprocess.run([cc, "-O2", "-D_GNU_SOURCE", "-o", directory / "ws_bare", HERE / "peers/ws_bare.c", "-lcrypto"], check=True)
+    subprocess.run([cc, "-O2", "-D_GNU_SOURCE", "-o", directory / "ws_ring", HERE / "peers/ws_ring.c", "-luring", "-lcrypto"], check=True)
     for name, source in (("echo", ECHO), ("blocking", BLOCKING), ("room", ROOM)):
         file = directory / f"{name}.c"
         file.write_text(source)
@@ -134,7 +142,7 @@ def run_echo(directory, who, bytes_, connections, seconds, tls):
 
 
 def echoes(directory, servers, options, rows):
-    kiln, lws, lws_tls, bare, node = servers
+    kiln, lws, lws_tls, bare, ring, node = servers
     for key, title, bytes_, connections, tls, ratio, most in ECHOES:
         if options.only and key not in options.only.split(","):
             continue
@@ -142,6 +150,8 @@ def echoes(directory, servers, options, rows):
         who = {"kiln": (kiln, port, "/echo"), "blocking": (kiln, port, "/blocking"), "lws": (lws_tls if tls else lws, (lws_tls if tls else lws).port, "/")}
         if bytes_ < 126 and not tls:
             who["bare epoll"] = (bare, bare.port, "/")
+            if ring is not None:
+                who["bare io_uring"] = (ring, ring.port, "/")
         if not tls and node is not None:
             who["node"] = (node, node.port, "/")
         rounds = [run_echo(directory, who, bytes_, connections, options.seconds * (4 if bytes_ > 100000 else 1), tls) for _ in range(options.rounds)]
@@ -240,12 +250,13 @@ def main():
     kiln = make_kiln(options.build.resolve(), "kiln", directory, site, ports,
                      {"MaxConcurrentUpgradedConnections": 0, "MaxConcurrentConnections": 0, "WebSocketEndpointTimeout": 0, "Backlog": 4096,
                       "HandshakesPerAddress": 0})
-    lws, lws_tls, bare = next(ports), next(ports), next(ports)
+    lws, lws_tls, bare, ring = next(ports), next(ports), next(ports), next(ports)
     servers = [
         kiln,
         Peer("lws", lws, [str(directory / "lws_echo"), str(lws)], directory, {}),
         Peer("lws-tls", lws_tls, [str(directory / "lws_echo"), str(lws_tls), *pair], directory, {}),
         Peer("bare", bare, [str(directory / "ws_bare"), str(bare)], directory, {}),
+        Peer("ring", ring, [str(directory / "ws_ring"), str(ring)], directory, {}) if has_io_uring() else None,
     ]
     port = next(ports)
     has_node = shutil.which("node") and os.path.isdir("/usr/share/nodejs/ws")

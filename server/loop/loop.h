@@ -2,7 +2,7 @@
  * to exactly one loop and is touched only on that loop's thread. Other threads reach a
  * loop through its mailbox alone. One iteration: wait, deliver ready descriptors, run
  * due timers, run posted messages, run deferred tasks, announce quiescence.
- * The backend (backend.h) waits and delivers; epoll today, io_uring can be added. */
+ * The backend (backend.h) waits and delivers; by epoll. */
 #ifndef KILN_LOOP_LOOP_H
 #define KILN_LOOP_LOOP_H
 
