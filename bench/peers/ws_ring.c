@@ -86,8 +86,9 @@ static void serve(int fd, const struct io_uring_cqe *done)
 
 static bool prepare(void)
 {
-    struct io_uring_params params = {
-        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE, .cq_entries = 4 * ENTRIES};
+    struct io_uring_params params = {.flags =
+                                         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE,
+                                     .cq_entries = 4 * ENTRIES};
     size_t size = BUFFERS * sizeof(struct io_uring_buf);
     struct rlimit files; /* the kernel registers no more */
     getrlimit(RLIMIT_NOFILE, &files);
@@ -95,12 +96,14 @@ static bool prepare(void)
     memory = malloc(BUFFERS * sizeof *memory);
     struct io_uring_buf_reg registration = {.ring_addr = (unsigned long)buffers, .ring_entries = BUFFERS};
     if (buffers == NULL || memory == NULL || io_uring_queue_init_params(ENTRIES, &ring, &params) != 0 ||
-        io_uring_register_files_sparse(&ring, files.rlim_cur < MOST ? (unsigned)files.rlim_cur : MOST) != 0 || io_uring_register_buf_ring(&ring, &registration, 0) != 0) {
+        io_uring_register_files_sparse(&ring, files.rlim_cur < MOST ? (unsigned)files.rlim_cur : MOST) != 0 ||
+        io_uring_register_buf_ring(&ring, &registration, 0) != 0) {
         return false;
     }
     io_uring_buf_ring_init(buffers);
     for (unsigned i = 0; i < BUFFERS; i++) {
-        io_uring_buf_ring_add(buffers, memory[i], BYTES - 1, (unsigned short)i, io_uring_buf_ring_mask(BUFFERS), (int)i);
+        io_uring_buf_ring_add(buffers, memory[i], BYTES - 1, (unsigned short)i, io_uring_buf_ring_mask(BUFFERS),
+                              (int)i);
     }
     io_uring_buf_ring_advance(buffers, BUFFERS);
     return true;
@@ -120,7 +123,8 @@ int main(int argc, char **argv)
         unsigned head;
         unsigned seen = 0;
         io_uring_submit_and_wait(&ring, 1);
-        io_uring_for_each_cqe(&ring, head, done) {
+        io_uring_for_each_cqe(&ring, head, done)
+        {
             seen++;
             if (done->user_data == ACCEPTED) {
                 take(done->res);
