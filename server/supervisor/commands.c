@@ -114,7 +114,7 @@ static bool stop(struct supervisor *s, struct buffer *out)
     return true;
 }
 
-static const struct {
+static const struct command {
     const char *name;
     const char *help;
     bool (*run)(struct supervisor *s, struct buffer *out);
@@ -125,14 +125,20 @@ static const struct {
 #undef COMMAND
 };
 
-bool command_exists(const char *name)
+/* NULL: there is none of this name. */
+static const struct command *find(struct str name)
 {
     for (size_t i = 0; i < ARRAY_LEN(table); i++) {
-        if (strcmp(table[i].name, name) == 0) {
-            return true;
+        if (str_eq_nocase(str_of(table[i].name), name)) {
+            return &table[i];
         }
     }
-    return false;
+    return NULL;
+}
+
+bool command_exists(const char *name)
+{
+    return find(str_of(name)) != NULL;
 }
 
 void commands_print_help(struct buffer *out, const char *before, int width)
@@ -218,23 +224,13 @@ static void answer(int socket, bool ok, const struct buffer *text)
     }
 }
 
-/* Its row; the number of rows: there is none of this name. */
-static size_t find(struct str name)
-{
-    size_t i = 0;
-    while (i < ARRAY_LEN(table) && !str_eq_nocase(str_of(table[i].name), name)) {
-        i++;
-    }
-    return i;
-}
-
 bool commands_run_one(struct supervisor *s, struct str name, struct buffer *out, bool *ok)
 {
-    size_t row = find(name);
-    if (row < ARRAY_LEN(table)) {
-        *ok = table[row].run(s, out);
+    const struct command *command = find(name);
+    if (command != NULL) {
+        *ok = command->run(s, out);
     }
-    return row < ARRAY_LEN(table);
+    return command != NULL;
 }
 
 /* The answer is given now, or stays with who asked. */
@@ -243,13 +239,13 @@ static void obey(struct supervisor *s, size_t i, const struct control_message *m
     struct commands *commands = &s->commands;
     struct str name = str_of(control_text(message, "name"));
     struct buffer *text = &commands->asking[i].text;
-    size_t row = find(name);
-    bool ok = false;
-    if (!commands_run_one(s, name, text, &ok)) {
+    const struct command *command = find(name);
+    bool ok = command != NULL && command->run(s, text);
+    if (command == NULL) {
         buffer_append_z(text, "the running server is another version, which does not know this command\n");
     }
     commands->asking[i].ok = ok;
-    commands->asking[i].waits = row < ARRAY_LEN(table) && table[row].waits && !certificates_are_taken(s);
+    commands->asking[i].waits = command != NULL && command->waits && !certificates_are_taken(s);
     commands->asking[i].until_ms = clock_now_ms() + ASK_MS;
     if (!commands->asking[i].waits) {
         answer(commands->asking[i].fd, ok, text);
