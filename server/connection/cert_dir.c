@@ -219,6 +219,38 @@ static void use_pair(struct cert_dir *dir, struct cert_entry *entry, struct cert
     }
 }
 
+static void print_date(time_t time, char out[32])
+{
+    struct tm tm;
+    strftime(out, 32, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&time, &tm));
+}
+
+/* Clients accept what is in use and would not accept `pair`; `why` says so. */
+static bool would_harm(const struct cert_entry *entry, const struct cert_pair *pair, struct buffer *why)
+{
+    time_t now = time(NULL);
+    const struct cert_pair *before = entry->pair;
+    char date[32];
+    char text[NAME_MAX + 1] = "";
+    for (size_t i = 0; i < NAME_MAX && entry->directory[i] != '\0'; i++) {
+        text[i] = ascii_lower(entry->directory[i]);
+    }
+    struct str host = str_of(text);
+    if (before == NULL || !cert_pair_is_valid(before, now)) {
+        return false;
+    }
+    if (pair->not_after <= now) {
+        print_date(pair->not_after, date);
+        buffer_printf(why, "it has ended, on %s", date);
+    } else if (pair->not_before > now) {
+        print_date(pair->not_before, date);
+        buffer_printf(why, "it is not valid before %s", date);
+    } else if (!before->self_signed && cert_pair_is_for(before, host) && !cert_pair_is_for(pair, host)) {
+        buffer_printf(why, "it is not for %s", entry->directory);
+    }
+    return why->len > 0;
+}
+
 /* True when another pair is in use now. */
 static bool look_at(struct cert_dir *dir, struct cert_entry *entry)
 {
@@ -238,6 +270,11 @@ static bool look_at(struct cert_dir *dir, struct cert_entry *entry)
     struct cert_pair *pair = NULL;
     if (read_pem(entry->chain_path, &chain, &why) && read_pem(entry->key_path, &key, &why)) {
         pair = cert_pair_parse(buffer_str(&chain), buffer_str(&key), &why);
+    }
+    if (pair != NULL && would_harm(entry, pair, &why)) {
+        cert_pair_unref(pair);
+        pair = NULL;
+        entry->chain_stamp = (struct cert_stamp){0}; /* its time may come: it is looked at again */
     }
     set_trouble(dir, entry, &why);
     buffer_free(&why);
@@ -299,6 +336,9 @@ static bool scan_domain(struct cert_dir *dir, const char *path, const char *dire
         if (!entry->seen) {
             entry->seen = true;
             changed = look_at(dir, entry) || changed;
+            bool valid = entry->pair != NULL && cert_pair_is_valid(entry->pair, time(NULL));
+            changed = changed || valid != entry->valid; /* another of the same names may be better now */
+            entry->valid = valid;
         }
     }
     if (d != NULL) {
@@ -379,7 +419,16 @@ void cert_dir_warn_expiry(const struct cert_dir *dir, time_t now)
 {
     LIST_EACH(node, &dir->entries) {
         const struct cert_entry *entry = LIST_ENTRY(node, struct cert_entry, node);
-        if (entry->pair == NULL || days_left(entry->pair, now) >= CERT_WARN_DAYS) {
+        if (entry->pair == NULL) {
+            continue;
+        }
+        if (entry->pair->not_before > now) {
+            char date[32];
+            print_date(entry->pair->not_before, date);
+            say(dir, LOG_WARNING, "certificate %s%s is not valid before %s: clients refuse it until then",
+                entry->directory, entry->suffix, date);
+        }
+        if (days_left(entry->pair, now) >= CERT_WARN_DAYS) {
             continue;
         }
         if (entry->pair->not_after <= now) {
@@ -402,12 +451,11 @@ static void print_entry(const struct cert_entry *entry, time_t now, struct buffe
         for (size_t i = 0; i < pair->name_count; i++) {
             buffer_printf(out, "%s%s", i > 0 ? ", " : "", pair->names[i].ptr);
         }
-        char date[32] = "";
-        struct tm tm;
-        strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", gmtime_r(&pair->not_after, &tm));
+        char date[32];
+        print_date(pair->not_after, date);
         buffer_printf(out, "\n  key      %s, %u bits\n  issuer   ", cert_kind_name(pair->kind), pair->bits);
         cert_pair_print_issuer(pair, out);
-        buffer_printf(out, "%s\n  expires  %s UTC, ", pair->self_signed ? " (self-signed)" : "", date);
+        buffer_printf(out, "%s\n  expires  %s, ", pair->self_signed ? " (self-signed)" : "", date);
         long days = days_left(pair, now);
         if (pair->not_after <= now) {
             buffer_append_z(out, "EXPIRED");

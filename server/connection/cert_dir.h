@@ -3,7 +3,9 @@
  * beside them have a word behind both names (fullchain-rsa.pem, privkey-rsa.pem). Symbolic links
  * are followed, so /etc/letsencrypt/live/ can be CertDir. A pair that was good stays in use
  * when its files become unreadable or do not fit together, until both are right again or
- * both are gone. Owns the PEM texts, which workers are given; they are wiped before their
+ * both are gone; likewise one that clients accept, when they would not accept the one that is
+ * to take its place: it has ended, is of the future, or not for the host that the directory
+ * is named after. Owns the PEM texts, which workers are given; they are wiped before their
  * memory is freed. */
 #ifndef KILN_CONNECTION_CERT_DIR_H
 #define KILN_CONNECTION_CERT_DIR_H
@@ -41,6 +43,7 @@ struct cert_entry {
     double staple_until;
     double staple_renew;
     bool seen;
+    bool valid; /* by its dates, when it was looked at */
 };
 
 struct cert_dir {

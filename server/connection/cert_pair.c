@@ -68,8 +68,8 @@ static bool read_chain(struct cert_pair *pair, struct str pem, struct buffer *wh
     BIO_free(bio);
     unsigned long end = ERR_peek_last_error();
     if (ok && ERR_GET_REASON(end) != PEM_R_NO_START_LINE) {
-        buffer_printf(why, "certificate %d of it cannot be read: %s", sk_X509_num(pair->chain) > 0 ? 2 : 1,
-                      openssl_error());
+        int read = 1 + (pair->chain != NULL ? sk_X509_num(pair->chain) : 0);
+        buffer_printf(why, "certificate %d in it cannot be read: %s", read + 1, openssl_error());
         return false;
     }
     ERR_clear_error();
@@ -199,6 +199,19 @@ static bool read_names(struct cert_pair *pair)
     return ok;
 }
 
+bool cert_pair_is_for(const struct cert_pair *pair, struct str name)
+{
+    size_t dot = str_find(name, '.');
+    for (size_t i = 0; i < pair->name_count; i++) {
+        struct str own = pair->names[i];
+        bool wildcard = str_starts(own, STR("*.")) && dot != SIZE_MAX && dot > 0;
+        if (str_eq(own, name) || (wildcard && str_eq(str_from(own, 1), str_from(name, dot)))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- from a certificate back to its pair ---------------------------------------------------------- */
 
 static pthread_once_t index_once = PTHREAD_ONCE_INIT;
@@ -266,6 +279,11 @@ struct cert_pair *cert_pair_parse(struct str chain_pem, struct str key_pem, stru
         return NULL;
     }
     return pair;
+}
+
+bool cert_pair_is_valid(const struct cert_pair *pair, time_t now)
+{
+    return pair->not_before <= now && now < pair->not_after;
 }
 
 struct cert_pair *cert_pair_ref(struct cert_pair *pair)

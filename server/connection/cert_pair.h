@@ -37,6 +37,11 @@ struct cert_pair *cert_pair_parse(struct str chain_pem, struct str key_pem, stru
 struct cert_pair *cert_pair_ref(struct cert_pair *pair);
 void cert_pair_unref(struct cert_pair *pair);
 
+/* By its dates. */
+bool cert_pair_is_valid(const struct cert_pair *pair, time_t now);
+/* By its names, of which "*.example.com" stands for one label more; `name` in lower case. */
+bool cert_pair_is_for(const struct cert_pair *pair, struct str name);
+
 /* The pair that an X509 is the leaf of; only while somebody holds it. */
 struct cert_pair *cert_pair_of(const X509 *leaf);
 

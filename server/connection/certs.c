@@ -25,8 +25,8 @@ static bool is_better(struct str name, const struct cert_source *a, const struct
         return a_is_named;
     }
     time_t now = time(NULL);
-    bool a_is_valid = a->pair->not_after > now;
-    if (a_is_valid != (b->not_after > now)) {
+    bool a_is_valid = cert_pair_is_valid(a->pair, now);
+    if (a_is_valid != cert_pair_is_valid(b, now)) {
         return a_is_valid;
     }
     return a->pair->not_before > b->not_before;

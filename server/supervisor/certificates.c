@@ -28,6 +28,8 @@ enum {
     CLIENT_CA_MAX = 4 << 20,
     EVENTS = IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF |
              IN_ATTRIB,
+    LINK_EVENTS = IN_MOVED_TO | IN_CREATE, /* where a link lies: another one takes its place */
+    LINKS_MAX = 40, /* as the kernel follows */
 };
 
 void certificates_init(struct certificates *c)
@@ -182,18 +184,59 @@ static void tell_all(struct supervisor *s, bool (*send)(const struct certificate
 
 static void watch(const struct certificates *c, const char *path)
 {
-    /* What cannot be watched is seen when it is looked at. */
-    inotify_add_watch(c->events, path, EVENTS);
+    /* What cannot be watched is seen when it is looked at. A directory may be here for several reasons. */
+    inotify_add_watch(c->events, path, EVENTS | IN_MASK_ADD);
 }
 
-/* Where the file that a link leads to lies. */
-static void watch_target(const struct certificates *c, const char *path)
+/* Watches where the first symbolic link on a way lies, and puts its target in its place. False: there is none. */
+static bool follow_link(const struct certificates *c, char path[PATH_MAX])
 {
-    char real[PATH_MAX];
-    if (realpath(path, real) != NULL) {
-        char *slash = strrchr(real, '/');
+    char target[PATH_MAX];
+    char behind_it[PATH_MAX];
+    for (char *end = path; *end != '\0';) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char behind = *end;
+        *end = '\0';
+        ssize_t len = readlink(path, target, sizeof target);
+        *end = behind;
+        if (len < 0) {
+            continue;
+        }
+        size_t rest = strlen(end) + 1;
+        char *name = end;
+        while (name > path && name[-1] != '/') {
+            name--;
+        }
+        char *to = len > 0 && target[0] == '/' ? path : name;
+        if ((size_t)(to - path) + (size_t)len + rest > PATH_MAX) {
+            return false;
+        }
+        memcpy(behind_it, end, rest);
+        *name = '\0';
+        inotify_add_watch(c->events, name > path ? path : ".", LINK_EVENTS | IN_MASK_ADD);
+        memcpy(to, target, (size_t)len);
+        memcpy(to + len, behind_it, rest);
+        return true;
+    }
+    return false;
+}
+
+/* Every link on the way to a file, and where the file lies at last. */
+static void watch_way(const struct certificates *c, const char *path)
+{
+    char way[PATH_MAX];
+    size_t len = strlen(path) + 1;
+    if (len > sizeof way) {
+        return;
+    }
+    memcpy(way, path, len);
+    for (int links = 0; links < LINKS_MAX && follow_link(c, way); links++) {
+    }
+    char *slash = strrchr(way, '/');
+    if (slash != NULL && slash > way) {
         *slash = '\0';
-        watch(c, real);
+        watch(c, way);
     }
 }
 
@@ -209,7 +252,7 @@ static void watch_all(struct certificates *c)
         char path[PATH_MAX];
         int len = snprintf(path, sizeof path, "%s/%s", c->path, item->d_name);
         if (item->d_name[0] != '.' && len > 0 && (size_t)len < sizeof path) {
-            inotify_add_watch(c->events, path, EVENTS | IN_ONLYDIR);
+            inotify_add_watch(c->events, path, EVENTS | IN_ONLYDIR | IN_MASK_ADD);
         }
     }
     if (d != NULL) {
@@ -217,8 +260,8 @@ static void watch_all(struct certificates *c)
     }
     LIST_EACH(node, &c->dir.entries) {
         const struct cert_entry *entry = LIST_ENTRY(node, struct cert_entry, node);
-        watch_target(c, entry->chain_path);
-        watch_target(c, entry->key_path);
+        watch_way(c, entry->chain_path);
+        watch_way(c, entry->key_path);
     }
 }
 

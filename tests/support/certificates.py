@@ -38,8 +38,9 @@ class Authority:
             "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )
 
-    def pair(self, *names, kind="ec", days=90, extra="", subject=None, client=False):
-        """(chain, key) as PEM for these host names (or, with `client`, for a person)."""
+    def pair(self, *names, kind="ec", days=90, extra="", subject=None, client=False, dates=None):
+        """(chain, key) as PEM for these host names (or, with `client`, for a person). `dates`: (20200101000000Z, 20300101000000Z)
+        instead of days from now on."""
         self.serial += 1
         stem = self.directory / f"leaf-{self.serial}"
         key, request, cert, extensions = (stem.with_suffix(s) for s in (".key", ".csr", ".pem", ".ext"))
@@ -54,11 +55,27 @@ class Authority:
         if names and not client:
             lines.append("subjectAltName=" + ",".join(("IP:" if n[0].isdigit() else "DNS:") + n for n in names))
         extensions.write_text("\n".join([*lines, extra]) + "\n")
-        openssl(
-            "x509", "-req", "-in", request, "-CA", self.cert, "-CAkey", self.key, "-set_serial", self.serial,
-            "-days", days, "-extfile", extensions, "-out", cert,
-        )
+        if dates:
+            self._sign_for(dates, request, extensions, cert)
+        else:
+            openssl(
+                "x509", "-req", "-in", request, "-CA", self.cert, "-CAkey", self.key, "-set_serial", self.serial,
+                "-days", days, "-extfile", extensions, "-out", cert,
+            )
         return cert.read_text() + self.cert.read_text(), key.read_text()
+
+    def _sign_for(self, dates, request, extensions, cert):
+        where = self.directory
+        (where / "index.txt").write_text("")
+        (where / "serial").write_text(f"{self.serial:04X}\n")
+        (where / "ca.conf").write_text(
+            f"[ca]\ndefault_ca=one\n[one]\ndatabase={where}/index.txt\nserial={where}/serial\nnew_certs_dir={where}\n"
+            "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
+        )
+        openssl(
+            "ca", "-batch", "-notext", "-config", where / "ca.conf", "-cert", self.cert, "-keyfile", self.key, "-in", request,
+            "-startdate", dates[0], "-enddate", dates[1], "-extfile", extensions, "-out", cert,
+        )
 
     def install(self, cert_dir: Path, directory: str, *names, suffix="", **more):
         """Writes a pair for the names (default: the directory's) into cert_dir/directory/."""
