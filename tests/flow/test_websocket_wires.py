@@ -14,7 +14,7 @@ import pytest
 import websockets
 
 import browser
-from kiln_server import ROOT, build_dir, replace, wait_for
+from kiln_server import ROOT, build_dir, wait_for
 from websocket import VERSION, cases, frame
 from websocket_wires import WIRES, H2Connection, H2Socket, open_socket
 
@@ -271,18 +271,27 @@ def refuses_long(kiln, wire):
         return first == 0x88 and payload[:2] == (1009).to_bytes(2, "big")
 
 
+def put_version(kiln, kind, word):
+    """/v answers with the word: as source, or as a shared library of gcc's."""
+    source = kiln.base / f"{word}.c"
+    source.write_text(VERSION % ((word,) * 3))
+    if kind == "so":
+        command = ["gcc", "-shared", "-fPIC", f"-I{ROOT}/plugin-sdk/include", "-o", source.with_suffix(".so"), source]
+        subprocess.run(command, check=True)
+    source.with_suffix(".so" if kind == "so" else ".c").rename(kiln.www / {"so": "v.so", "_c": "v._c"}[kind])
+
+
 @pytest.mark.parametrize("close", [False, True])
-@pytest.mark.parametrize("wire", WIRES)
-def test_a_new_version_of_the_endpoint(make, wire, close):
+@pytest.mark.parametrize("wire, kind", [*((wire, "_c") for wire in WIRES), ("plain", "so"), ("h2-tls", "so")])
+def test_a_new_version_of_the_endpoint(make, wire, kind, close):
     kiln = make(WebSocketCloseOnChange=close)
-    file = kiln.www / "v._c"
-    file.write_text(VERSION % (("old",) * 3))
+    put_version(kiln, kind, "old")
     wait_for(lambda: kiln.get("/v").text == "old", "the old version")
     with open_socket(wire, kiln, "/v") as a, open_socket(wire, kiln, "/v?c") as b:
         for ws in (a, b):
             ws.text("?")
             assert ws.read_text() == "old"
-        replace(file, VERSION % (("new",) * 3))
+        put_version(kiln, kind, "new")
         wait_for(lambda: kiln.get("/v").text == "new", "the new version")
         for ws in (a, b):
             if close:

@@ -184,3 +184,34 @@ def cases():
             head, spec = word.split(":", 1)
             answers.append((int(head, 16), payload(spec)))
         yield name, frames, answers, int(failure.group(1)) if failure else 0
+
+
+def large_messages(masked):
+    """Sections 9 and 10 as (title, bytes to send in pieces, first byte and payload of the answer): up to 16 MiB, in
+    fragments from 64 bytes on, in pieces of the network from 64 bytes on."""
+    data = os.urandom(1 << 20) * 16
+    text = b"K\xc3\xb6nig, " * (len(data) // 8)
+    for kind, payload in ((0x82, data), (0x81, text)):
+        for size in (65536, 262144, 1 << 20, 4 << 20, 16 << 20):
+            yield f"{kind} {size}", [frame(kind, payload[:size], masked)], (kind, payload[:size])
+    for size, part in ((1 << 18, 64), (1 << 20, 1300), (4 << 20, 65536), (4 << 20, 1 << 20)):
+        parts = [data[at : min(at + part, size)] for at in range(0, size, part)]
+        frames = [frame(2 if i == 0 else 0, one, masked) for i, one in enumerate(parts[:-1])]
+        yield f"{size} by {part}", [b"".join([*frames, frame(0x80, parts[-1], masked)])], (0x82, data[:size])
+    for chop in (64, 1500):
+        whole = frame(0x82, data[:131072], masked)
+        yield f"chops of {chop}", [whole[at : at + chop] for at in range(0, len(whole), chop)], (0x82, data[:131072])
+
+
+JSON = b'{"id": 123456, "name": "somebody", "tags": ["one", "two", "three"], "text": "K\xc3\xb6nig"}, '
+
+
+async def to_and_fro(ws):
+    """Section 12: texts and bytes that compress well, and bytes that do not, of all sizes, whole and in fragments."""
+    for size in (0, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072):
+        text = (JSON * (size // len(JSON) + 1))[:size].decode(errors="ignore")
+        for message in (text, text.encode(), os.urandom(size)):
+            for part in (None, 256, 32768):
+                pieces = [message[at : at + part] for at in range(0, len(message), part)] if part and size > part else None
+                await ws.send(pieces if pieces else message)
+                assert await ws.recv() == message, (size, part)
