@@ -5,6 +5,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,23 @@ def test_records_begin_small_and_grow(https, ca, version):
     assert 8 <= middle < large and sum(sizes[:middle]) < 16384 and sum(sizes[:large]) < 80_000
     assert all(size <= 4200 for size in sizes[:large])
     assert sum(size for size in sizes if size > 16384) > 2 * len(BIG) * 0.9
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_are_small_again_after_a_pause(https, ca, version):
+    """TCP begins slowly then, as on a new connection."""
+    kiln = https(files={"big": BIG})
+    stream = TlsStream(kiln.tls_port, ca.context(version=VERSIONS[version]))
+    for pause in (0, 1.5):  # the server's is one second
+        time.sleep(pause)
+        stream.received.clear()
+        stream.sendall(GET.replace(b" / ", b" /big "))
+        data = b""
+        while BIG not in data:
+            data += stream.recv(1 << 20)
+        sizes = record_sizes(bytes(stream.received))
+        assert all(size <= 1400 for size in sizes[:8]) and max(sizes) > 16384
+    stream.raw.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
