@@ -1,4 +1,7 @@
-/* The way out of a TLS connection: bytes become records, records leave together. */
+/* The way out of a TLS connection: bytes become records, records leave together.
+ *
+ * What a peer asks for with each record it sends (new keys, a renegotiation) gets one answer for all of them while it
+ * takes nothing (RFC 8446, 4.6.3, has that in mind): otherwise it could make us hold as many answers as it likes. */
 #include "connection/tls_private.h"
 
 #include <errno.h>
@@ -69,6 +72,17 @@ static enum tls_sent give_held(struct conn *conn, struct tls *tls)
     return TLS_SENT;
 }
 
+/* The answers to what the peer has asked for while it took nothing, now that nothing is in front of them. */
+static bool put_replies(struct tls *tls)
+{
+    bool alert = tls->alert_waits;
+    bool update = tls->update_waits;
+    tls->alert_waits = false;
+    tls->update_waits = false;
+    return (!alert || tls_put(tls, RECORD_ALERT, tls->alert, sizeof tls->alert)) &&
+           (!update || tls_put_key_update(tls));
+}
+
 enum tls_sent tls_flush(struct conn *conn, bool more)
 {
     struct tls *tls = tls_of(conn);
@@ -84,6 +98,11 @@ enum tls_sent tls_flush(struct conn *conn, bool more)
         return TLS_FAILED;
     }
     enum tls_sent result = give_held(conn, tls);
+    if (result == TLS_SENT && len == 0) {
+        result = put_replies(tls) ? TLS_SENT : TLS_FAILED;
+        len = shared->out_len;
+        shared->out_len = 0;
+    }
     ssize_t n = 0;
     if (result == TLS_SENT && len > 0) {
         n = give(conn, shared->out, len, more);
@@ -133,10 +152,14 @@ void tls_put_alert(struct tls *tls, enum tls_alert alert)
 {
     bool warning = alert == ALERT_CLOSE_NOTIFY || alert == ALERT_NO_RENEGOTIATION;
     const uint8_t bytes[] = {warning ? 1 : 2, (uint8_t)alert};
-    if (tls->kernel) {
+    if (tls->kernel || (alert == ALERT_NO_RENEGOTIATION && tls->held != NULL)) {
         memcpy(tls->alert, bytes, sizeof bytes);
         tls->alert_waits = true;
         return;
+    }
+    if (alert != ALERT_NO_RENEGOTIATION) { /* it is the last word */
+        tls->alert_waits = false;
+        tls->update_waits = false;
     }
     tls_put(tls, RECORD_ALERT, bytes, sizeof bytes);
 }
@@ -145,7 +168,7 @@ const uint8_t tls_key_update[5] = {24, 0, 0, 1, 0};
 
 bool tls_put_key_update(struct tls *tls)
 {
-    if (tls->kernel) {
+    if (tls->kernel || tls->held != NULL) {
         tls->update_waits = true;
         return true;
     }

@@ -57,7 +57,7 @@ struct tls {
     bool counted : 1; /* among the handshakes of its address */
     bool kernel : 1; /* makes the records (tls_kernel.c) */
     bool kernel_asked : 1; /* whether it does */
-    bool alert_waits : 1; /* for the kernel to take it */
+    bool alert_waits : 1; /* for the kernel to take it, or for `held` to be gone */
     bool update_waits : 1; /* the KeyUpdate, likewise */
     uint8_t alert[2];
     struct tls_loop *shared;

@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -375,6 +377,127 @@ static void keys_are_updated(void **state)
     }
 }
 
+/* ---- a client that sends and does not read ------------------------------------------------------------- */
+
+enum { FLOOD = 5000, HELD_MOST = 4 * (RECORD_AROUND + 16) };
+
+struct wire {
+    struct conn conn;
+    int client;
+    uint8_t came[262144];
+    size_t len;
+    size_t at;
+};
+
+static struct wire *lay(struct peers *p)
+{
+    struct wire *w = calloc(1, sizeof *w);
+    int ends[2];
+    assert_non_null(w);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    w->conn.watch.fd = ends[0];
+    w->conn.transport_state = &p->tls;
+    w->client = ends[1];
+    p->tls.magic = TLS_MAGIC;
+    return w;
+}
+
+static void cut(struct wire *w)
+{
+    close(w->conn.watch.fd);
+    close(w->client);
+    free(w);
+}
+
+/* The client reads until the server holds nothing back. */
+static void read_all(struct peers *p, struct wire *w)
+{
+    enum tls_sent sent;
+    do {
+        sent = tls_flush(&w->conn, false);
+        assert_int_not_equal(sent, TLS_FAILED);
+        ssize_t n;
+        while ((n = recv(w->client, w->came + w->len, sizeof w->came - w->len, 0)) > 0) {
+            w->len += (size_t)n;
+        }
+    } while (sent == TLS_BLOCKED);
+    assert_null(p->tls.held);
+}
+
+static uint8_t next_record(struct peers *p, struct wire *w, uint8_t opened[64], size_t *len)
+{
+    enum tls_alert alert;
+    uint8_t type = 0;
+    size_t record = record_length(p->tls.format, w->came + w->at, &alert);
+    assert_true(record > 0 && w->at + record <= w->len);
+    assert_int_equal(record_open(&p->in, p->tls.format, w->came + w->at, record, opened, len, &type), ALERT_NONE);
+    w->at += record;
+    return type;
+}
+
+static void one_that_takes_nothing_is_answered_once(void **state)
+{
+    (void)state;
+    static const uint8_t both[] = {24, 0, 0, 1, 1};
+    static const uint8_t hello[] = {1, 0, 0, 0};
+    tls_keys_begin();
+    for (size_t s = 0; s < SUITES; s++) {
+        struct peers *p = begin(s);
+        struct wire *w = lay(p);
+        bool tls13 = p->tls.format->tls13;
+        uint8_t opened[64];
+        size_t len;
+        for (int i = 0; i < FLOOD; i++) {
+            assert_true(give(p, RECORD_HANDSHAKE, tls13 ? both : hello, tls13 ? sizeof both : sizeof hello));
+            assert_true(!tls13 || tls_keys_update(&p->out, p->tls.format, true));
+            assert_true(give(p, RECORD_DATA, "x", 1));
+            assert_int_not_equal(tls_flush(&w->conn, false), TLS_FAILED);
+            assert_true(p->tls.held_len <= HELD_MOST);
+        }
+        assert_non_null(p->tls.held);
+        read_all(p, w);
+        assert_true(tls_put(&p->tls, RECORD_DATA, "ours", 4));
+        read_all(p, w);
+        uint8_t type;
+        while ((type = next_record(p, w, opened, &len)) != RECORD_DATA) {
+            assert_int_equal(type, tls13 ? RECORD_HANDSHAKE : RECORD_ALERT);
+            assert_true(!tls13 || tls_keys_update(&p->in, p->tls.format, false));
+        }
+        assert_int_equal(len, 4);
+        assert_memory_equal(opened, "ours", 4);
+        assert_int_equal(w->at, w->len);
+        cut(w);
+        end(p);
+    }
+}
+
+/* The alert that ends a connection is the last record, whatever else was to be said. */
+static void nothing_follows_the_last_word(void **state)
+{
+    (void)state;
+    static const uint8_t both[] = {24, 0, 0, 1, 1};
+    struct peers *p = begin(0);
+    struct wire *w = lay(p);
+    uint8_t opened[64];
+    size_t len;
+    tls_keys_begin();
+    while (p->tls.held == NULL) {
+        assert_true(tls_put(&p->tls, RECORD_DATA, "data", 4));
+        assert_int_not_equal(tls_flush(&w->conn, false), TLS_FAILED);
+    }
+    assert_true(give(p, RECORD_HANDSHAKE, both, sizeof both));
+    assert_int_not_equal(tls_flush(&w->conn, false), TLS_FAILED);
+    assert_true(p->tls.update_waits);
+    tls_put_alert(&p->tls, ALERT_CLOSE_NOTIFY);
+    read_all(p, w);
+    while (next_record(p, w, opened, &len) == RECORD_DATA) {
+    }
+    assert_int_equal(opened[1], ALERT_CLOSE_NOTIFY);
+    assert_int_equal(w->at, w->len);
+    cut(w);
+    end(p);
+}
+
 static void broken_key_updates(void **state)
 {
     (void)state;
@@ -430,6 +553,8 @@ int main(void)
         cmocka_unit_test(renegotiation_is_declined),
         cmocka_unit_test(nothing_for_long_ends_the_connection),
         cmocka_unit_test(keys_are_updated),
+        cmocka_unit_test(one_that_takes_nothing_is_answered_once),
+        cmocka_unit_test(nothing_follows_the_last_word),
         cmocka_unit_test(broken_key_updates),
         cmocka_unit_test(finished_is_seen_among_what_is_sent),
     };
