@@ -40,15 +40,20 @@ struct loop_rooms {
 static struct loop_rooms tables[LOOPS_MAX];
 static _Atomic int deflating;
 
+/* A message on the wire, in one form or two. */
+struct frames {
+    const uint8_t *plain;
+    size_t plain_len;
+    const uint8_t *packed; /* NULL: none */
+    size_t packed_len;
+};
+
 /* The same bytes for everybody: one or two frames, then the name of the room. */
 struct message {
     _Atomic unsigned refs;
     uint64_t except;
     struct str room;
-    const uint8_t *plain;
-    size_t plain_len;
-    const uint8_t *packed; /* NULL: none */
-    size_t packed_len;
+    struct frames frames;
     struct delivery {
         struct task task;
         struct message *message;
@@ -58,10 +63,19 @@ struct message {
     uint8_t bytes[];
 };
 
-/* What was published while a socket was sending fragments of its own. */
+/* What was published while a socket was sending fragments of its own: it waits for the last of them, and counts as
+ * output that waits for the client does. */
 struct room_late {
-    struct room_late *next;
-    struct message *message;
+    struct late_message *first;
+    struct late_message *last;
+    size_t bytes;
+};
+
+struct late_message {
+    struct late_message *next;
+    struct message *message; /* NULL: it is short, and copied: a message of its own is a large thing to keep for it */
+    struct frames frames;
+    uint8_t bytes[];
 };
 
 static void unref(void *arg)
@@ -162,6 +176,28 @@ enum room_result rooms_leave(struct kiln_ws *ws, struct str name)
     return ROOM_ABSENT;
 }
 
+/* The first of them, out of the list. */
+static struct late_message *take_late(struct kiln_ws *ws)
+{
+    struct room_late *all = ws->late;
+    struct late_message *late = all->first;
+    all->first = late->next;
+    all->bytes -= sizeof *late + late->frames.plain_len + late->frames.packed_len;
+    if (all->first == NULL) {
+        ws->late = NULL;
+        free(all);
+    }
+    return late;
+}
+
+static void free_late(struct late_message *late)
+{
+    if (late->message != NULL) {
+        unref(late->message);
+    }
+    free(late);
+}
+
 void rooms_leave_all(struct kiln_ws *ws)
 {
     while (ws->rooms != NULL) {
@@ -170,10 +206,7 @@ void rooms_leave_all(struct kiln_ws *ws)
         remove_member(table_of(ws), member);
     }
     while (ws->late != NULL) {
-        struct room_late *late = ws->late;
-        ws->late = late->next;
-        unref(late->message);
-        free(late);
+        free_late(take_late(ws));
     }
 }
 
@@ -188,17 +221,18 @@ void rooms_loop_free(struct loop *loop)
 
 /* ---- delivery ------------------------------------------------------------------------------------ */
 
-static void put(struct kiln_ws *ws, struct message *message)
+/* `message` has them; NULL: they are copied. */
+static void put(struct kiln_ws *ws, const struct frames *frames, struct message *message)
 {
-    bool packed = message->packed != NULL && ws_shared_bits(&ws->core) >= SHARED_BITS;
-    const uint8_t *bytes = packed ? message->packed : message->plain;
-    size_t len = packed ? message->packed_len : message->plain_len;
+    bool packed = frames->packed != NULL && ws_shared_bits(&ws->core) >= SHARED_BITS;
+    const uint8_t *bytes = packed ? frames->packed : frames->plain;
+    size_t len = packed ? frames->packed_len : frames->plain_len;
     if (packed) {
         ws_shared_sent(&ws->core);
     }
     ws->message_s = websocket_now_s(ws);
     metric_add(METRIC_WEBSOCKET_MESSAGES_SENT, 1);
-    if (len < COPY_BELOW) {
+    if (len < COPY_BELOW || message == NULL) {
         conn_write(ws->conn, bytes, len);
         return;
     }
@@ -208,29 +242,50 @@ static void put(struct kiln_ws *ws, struct message *message)
 
 static void put_late(struct kiln_ws *ws, struct message *message)
 {
-    struct room_late *late = malloc(sizeof *late);
-    if (late == NULL) {
+    size_t len = message->frames.plain_len + message->frames.packed_len;
+    bool copied = len < COPY_BELOW;
+    struct late_message *late = malloc(sizeof *late + (copied ? len : 0));
+    struct room_late *all = ws->late != NULL ? ws->late : calloc(1, sizeof *all);
+    ws->late = all;
+    if (late == NULL || all == NULL) {
+        free(late);
         websocket_abort(ws);
         return;
     }
-    *late = (struct room_late){.message = message};
-    atomic_fetch_add_explicit(&message->refs, 1, memory_order_relaxed);
-    struct room_late **at = &ws->late;
-    while (*at != NULL) {
-        at = &(*at)->next;
+    *late = (struct late_message){.message = copied ? NULL : message, .frames = message->frames};
+    if (copied) {
+        struct frames *frames = &late->frames;
+        memcpy(late->bytes, frames->plain, frames->plain_len);
+        if (frames->packed != NULL) {
+            memcpy(late->bytes + frames->plain_len, frames->packed, frames->packed_len);
+            frames->packed = late->bytes + frames->plain_len;
+        }
+        frames->plain = late->bytes;
+    } else {
+        atomic_fetch_add_explicit(&message->refs, 1, memory_order_relaxed);
     }
-    *at = late;
+    if (all->first == NULL) {
+        all->first = late;
+    } else {
+        all->last->next = late;
+    }
+    all->last = late;
+    all->bytes += sizeof *late + len;
 }
 
 void rooms_send_late(struct kiln_ws *ws)
 {
     while (ws->late != NULL && websocket_is_open(ws) && ws_takes_shared(&ws->core)) {
-        struct room_late *late = ws->late;
-        ws->late = late->next;
-        put(ws, late->message);
-        unref(late->message);
-        free(late);
+        struct late_message *late = take_late(ws);
+        put(ws, &late->frames, late->message);
+        free_late(late);
     }
+}
+
+/* Does more wait for it than may? */
+static bool is_too_slow(const struct kiln_ws *ws, size_t limit)
+{
+    return websocket_pending(ws) + (ws->late != NULL ? ws->late->bytes : 0) > limit;
 }
 
 static void send_to(struct kiln_ws *ws, struct message *message, size_t limit)
@@ -238,11 +293,11 @@ static void send_to(struct kiln_ws *ws, struct message *message, size_t limit)
     if (!websocket_is_open(ws) || ws->id == message->except) {
         return;
     }
-    if (websocket_pending(ws) > limit) {
+    if (is_too_slow(ws, limit)) {
         metric_add(METRIC_WEBSOCKETS_TOO_SLOW, 1);
         websocket_close(ws, WS_CLOSE_TRY_LATER, "too slow", 8);
     } else if (ws_takes_shared(&ws->core)) {
-        put(ws, message);
+        put(ws, &message->frames, message);
     } else {
         put_late(ws, message);
     }
@@ -343,11 +398,9 @@ static struct message *message_create(struct str name, enum ws_opcode opcode, co
     }
     uint8_t *at = message->bytes;
     ws_frame_copy(&plain, at);
-    message->plain = at;
-    message->plain_len = plain_len;
+    message->frames = (struct frames){.plain = at, .plain_len = plain_len, .packed_len = packed_len};
     at += plain_len;
-    message->packed = has_packed ? at : NULL;
-    message->packed_len = packed_len;
+    message->frames.packed = has_packed ? at : NULL;
     if (has_packed) {
         ws_frame_copy(&packed, at);
         at += packed_len;

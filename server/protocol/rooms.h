@@ -7,7 +7,7 @@
  *
  * Messages of one publisher arrive in the order in which they were published. A member that does not
  * take its messages is closed with 1013 once WebSocketSendQueue bytes wait for it: the others
- * neither wait for it nor pay for it. */
+ * neither wait for it nor pay for it. What waits for the end of a message that its endpoint sends in parts counts, too. */
 #ifndef KILN_PROTOCOL_ROOMS_H
 #define KILN_PROTOCOL_ROOMS_H
 
