@@ -4,6 +4,8 @@
  * who waits sees. */
 #include "kilnws/server.h"
 
+#include "wsio/pacing.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <netinet/tcp.h>
@@ -108,6 +110,7 @@ static int bind_one(const struct addrinfo *a, int backlog, bool shared)
     if (a->ai_family == AF_INET6) {
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     }
+    pacing_suit(fd, a->ai_addr);
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, backlog) == 0) {
         return fd;
     }
@@ -242,12 +245,15 @@ void kiln_ws_listener_free(kiln_ws_listener *l)
 
 kiln_ws *listener_take(kiln_ws_listener *l, struct ws_pool *pool)
 {
-    int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    struct sockaddr_storage peer = {0};
+    socklen_t len = sizeof peer;
+    int fd = accept4(l->fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         return NULL;
     }
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    pacing_suit(fd, (struct sockaddr *)&peer);
     kiln_ws *ws = socket_create(&l->options, pool);
     if (ws == NULL) {
         close(fd);

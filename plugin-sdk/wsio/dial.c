@@ -1,5 +1,7 @@
 #include "wsio/dial.h"
 
+#include "wsio/pacing.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -125,6 +127,7 @@ static enum dial_result start_attempt(struct dial *d)
     }
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    pacing_suit(fd, a->ai_addr);
     carrier_init(&d->transport, fd);
     d->transport.wants = KILN_WRITE;
     d->state = STATE_TCP;

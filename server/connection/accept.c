@@ -6,6 +6,7 @@
 #include "observe/log.h"
 #include "observe/metrics.h"
 #include "protocol/http1.h"
+#include "wsio/pacing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@ struct acceptor {
     const struct listener *listener;
     struct list node;
     int reserve_fd;
+    bool paced; /* what it accepts: pacing.h */
     uint64_t logged_ms;
 };
 
@@ -124,6 +126,9 @@ static bool accept_some(struct acceptor *acceptor)
         if (len == 0) {
             peer.ss_family = AF_UNIX;
         }
+        if (acceptor->paced && pacing_is_needless((struct sockaddr *)&peer)) {
+            pacing_end(fd);
+        }
         if (acceptor->listener->kind == LISTENER_TLS) {
             conn_open(acceptor->loop, fd, acceptor->listener, &transport_tls, &protocol_tls, &peer);
         } else {
@@ -154,6 +159,12 @@ bool accept_start(struct loop *loop, const struct listener *listener)
     /* Accepted sockets inherit it: answers leave whole, without waiting for more. */
     int on = 1;
     setsockopt(listener->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    struct sockaddr_storage bound;
+    socklen_t len = sizeof bound;
+    if (getsockname(listener->fd, (struct sockaddr *)&bound, &len) == 0) {
+        pacing_suit(listener->fd, (struct sockaddr *)&bound);
+    }
+    acceptor->paced = pacing_is_on(listener->fd);
     if (!loop_watch_add(loop, &acceptor->watch)) {
         close(acceptor->reserve_fd);
         free(acceptor);

@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,22 @@ def test_one_thread_for_each_loop(server):
     with server(files=PAGE, config={"Threads": 3}) as kiln:
         names = [(p / "comm").read_text().strip() for p in Path(f"/proc/{kiln.worker_pid()}/task").iterdir()]
         assert sorted(n for n in names if n.startswith("loop")) == ["loop 0", "loop 1", "loop 2"]
+
+
+def congestion_of(port: int, peer: int) -> str:
+    """Which congestion control the server's side of a connection has."""
+    out = subprocess.run(["ss", "-Htin", f"sport = :{port} and dport = :{peer}"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"\b(bbr|reno|cubic)\b", out)[1]
+
+
+@pytest.mark.skipif(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip() != "bbr", reason="this machine does not pace")
+@pytest.mark.skipif(shutil.which("ss") is None, reason="no ss")
+@pytest.mark.parametrize("address", ["127.0.0.1", ""])
+def test_the_kernel_does_not_pace_what_stays_on_the_machine(server, address):
+    with server(files=PAGE, config={"BindAddress": address}) as kiln:
+        client = kiln.client()
+        assert exchange(client, "GET", "/").status == 200
+        assert congestion_of(kiln.port, client.sock.getsockname()[1]) == "reno"
 
 
 def test_port_in_use_names_the_port_and_its_holder(server):
