@@ -100,6 +100,7 @@ static void *pool_main(void *arg)
 {
     struct lane *lane = arg;
     is_worker = true;
+    pthread_setname_np(pthread_self(), "pool"); /* not that of the loop which happened to want one more */
     if (lane->yields) {
         give_way();
     }

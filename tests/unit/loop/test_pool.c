@@ -12,6 +12,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 static _Atomic unsigned runs;
 static _Atomic unsigned at_once;
@@ -66,6 +67,7 @@ static void test_grows_to_the_limit_and_queues_the_rest(void **state)
 /* One after the other they need one thread; the job may be freed once it runs. */
 static unsigned next;
 static unsigned out_of_order;
+static unsigned wrong_names;
 static sem_t one_done;
 
 struct numbered {
@@ -78,6 +80,8 @@ static void run_numbered(struct pool_job *job)
     struct numbered *n = CONTAINER_OF(job, struct numbered, job);
     out_of_order += n->number != next++;
     out_of_order += !pool_is_worker();
+    char name[16];
+    wrong_names += pthread_getname_np(pthread_self(), name, sizeof name) != 0 || strcmp(name, "pool") != 0;
     free(n);
     sem_post(&one_done);
 }
@@ -102,6 +106,7 @@ static void test_jobs_start_in_order(void **state)
     pool_stop();
     assert_int_equal(next, JOBS);
     assert_int_equal(out_of_order, 0);
+    assert_int_equal(wrong_names, 0);
     assert_false(pool_is_worker());
 }
 
