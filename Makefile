@@ -20,7 +20,7 @@ BUILD_PACKAGES = gcc libc6-dev make pkg-config libtcc-dev tcc $(LLHTTP_PACKAGE) 
 	libbrotli-dev libzstd-dev liblmdb-dev libdw-dev libseccomp-dev libmicrohttpd-dev
 EXAMPLE_PACKAGES := g++ libsqlite3-dev libpq-dev
 # With the browser and the database: without them their tests would be skipped.
-TEST_PACKAGES := libcmocka-dev python3-websockets node-ws python3-pytest python3-h2 nghttp2-client curl brotli zstd openssl sslscan chromium postgresql $(EXAMPLE_PACKAGES)
+TEST_PACKAGES := libcmocka-dev python3-websockets python3-websocket node-ws python3-pytest python3-h2 nghttp2-client curl brotli zstd openssl sslscan chromium postgresql $(EXAMPLE_PACKAGES)
 BENCH_PACKAGES := libwebsockets-dev liburing-dev node-ws wrk nghttp2-client nginx-core h2o lighttpd python3-matplotlib
 DEV_PACKAGES := clang libclang-rt-14-dev llvm clang-tidy clang-format cppcheck
 

@@ -63,6 +63,17 @@ def test_compression_may_be_forbidden(make, wire):
     wait_for(lambda: offered(kiln, wire) is not None, "compression")
 
 
+@pytest.mark.parametrize("wire", ["plain", "h2-tls"])
+def test_short_messages_go_as_they_are(make, wire):
+    kiln = make(WebSocketCompressMin=100)
+    with open_socket(wire, kiln, "/echo", OFFER) as ws:
+        for length, kind in ((99, 0x82), (100, 0xC2)):
+            ws.send(frame(0x82, bytes(length)))
+            first, payload = ws.read()
+            assert first == kind
+            assert payload == bytes(99) or zlib.decompressobj(-15).decompress(payload + b"\0\0\xff\xff") == bytes(100)
+
+
 def offered(kiln, wire):
     with open_socket(wire, kiln, "/echo", OFFER) as ws:
         return agreed(ws)

@@ -1,5 +1,5 @@
 """WebSockets over TLS and over HTTP/2 (RFC 8441): endpoints notice no difference. Clients: one of our own that can send
-anything (streams of HTTP/2 by python3-h2), python3-websockets, node's ws, Chromium."""
+anything (streams of HTTP/2 by python3-h2), python3-websockets, node's ws, wsdump, Chromium."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ import browser
 from kiln_server import ROOT, build_dir, wait_for
 from websocket import VERSION, cases, frame
 from websocket_wires import WIRES, H2Connection, H2Socket, open_socket
+from ws_peers import wsdump
 
 SANITIZED = any(name in str(build_dir()) for name in ("asan", "tsan"))
 
@@ -445,6 +446,15 @@ def test_node_ws_over_tls(make):
         url = f"wss://127.0.0.1:{kiln.tls_port}/{form}"
         run = subprocess.run([node, "-e", script, url], capture_output=True, text=True, timeout=60)
         assert run.stdout.split() == ["350003", "3001"], run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wsdump(make, form):
+    if shutil.which("wsdump") is None:
+        pytest.skip("python3-websocket is not installed")
+    kiln = make()
+    for url in (f"ws://127.0.0.1:{kiln.port}/{form}", f"wss://127.0.0.1:{kiln.tls_port}/{form}"):
+        assert wsdump(url, "grüße", "x" * 3000, "end") == ["grüße", "x" * 3000, "end"]
 
 
 @pytest.mark.parametrize("protocols", [["h2", "http/1.1"], ["http/1.1"]])

@@ -19,7 +19,7 @@ import websockets
 
 from kiln_server import ROOT, build_dir
 from websocket import RawSocket, frame
-from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, build_program, echo, kiln_ws
+from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, build_program, echo, kiln_ws, wsdump
 
 
 def server_context(ca, tmp_path, *names, client_ca=None):
@@ -63,6 +63,42 @@ def test_bytes_in_pipes_come_back_whole():
     with PythonServer(swallow_then_answer) as server:
         code, out, err = kiln_ws("-b", "-d", "-w", -1, f"ws://127.0.0.1:{server.port}/", data=data)
         assert code == 0 and out == data, err
+
+
+def test_a_server_of_node():
+    node = shutil.which("node")
+    if node is None or not os.path.isdir("/usr/share/nodejs/ws"):
+        pytest.skip("node-ws is not installed")
+    script = """
+        const {WebSocketServer} = require("/usr/share/nodejs/ws");
+        const server = new WebSocketServer({port: 0, host: "127.0.0.1", maxPayload: 1 << 27, perMessageDeflate: {threshold: 0}});
+        server.on("listening", () => console.log(server.address().port));
+        server.on("connection", (ws, request) => {
+            let pongs = 0;
+            ws.on("pong", () => pongs++);
+            ws.ping("are you there");
+            ws.on("message", (data, binary) => {
+                if (data.toString() === "what?") {
+                    const end = () => { ws.send(`${ws.extensions} ${request.url} ${pongs}`); ws.close(3001, "enough"); };
+                    pongs > 0 ? end() : ws.once("pong", end);
+                } else {
+                    ws.send(data, {binary});
+                }
+            });
+        });
+    """
+    data = os.urandom(1 << 20) * 3
+    with subprocess.Popen([node, "-e", script], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = f"ws://127.0.0.1:{int(server.stdout.readline())}/path?q"
+            for more, extension in (["-d"], "permessage-deflate"), ([], ""):
+                code, out, err = kiln_ws(*more, "-w", -1, url, data="grüße\n\nwhat?\n".encode())
+                assert out.decode() == f"grüße\n\n{extension} /path?q 1\n"
+                assert code == 3 and "closed with 3001: enough" in err
+                code, out, err = kiln_ws("-b", *more, "-w", 5, url, data=data)
+                assert (code, out) == (0, data), err
+        finally:
+            server.kill()
 
 
 def test_headers_subprotocol_origin_and_user_are_sent():
@@ -476,6 +512,12 @@ def test_python_node_and_curl_as_clients(echo_server):
         """
         run = subprocess.run(["node", "-e", script, f"ws://127.0.0.1:{echo_server.port}/"], capture_output=True, text=True, timeout=60)
         assert run.stdout.split() == ["100003", "3001"], run.stderr
+
+
+def test_wsdump_as_a_client(echo_server):
+    if shutil.which("wsdump") is None:
+        pytest.skip("python3-websocket is not installed")
+    assert wsdump(echo_server.url, "grüße", "x" * 3000) == ["grüße", "x" * 3000]
 
 
 def test_a_client_that_never_reads_costs_bounded_memory():

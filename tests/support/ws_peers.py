@@ -4,6 +4,7 @@ that write down what they were asked, each on a thread and a port of its own."""
 import asyncio
 import base64
 import hashlib
+import shutil
 import socket
 import ssl
 import struct
@@ -299,6 +300,20 @@ class Running:
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+
+def wsdump(url, *lines):
+    """The answers that python3-websocket's program, another command-line client, writes to these lines."""
+    command = [shutil.which("wsdump"), "--raw", "--nocert", "--eof-wait", "1", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        answers = []
+        for line in lines:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            answers.append(process.stdout.readline().decode().removesuffix("\n"))
+        process.stdin.close()
+        assert process.wait(60) == 0
+    return answers
 
 
 def kiln_ws(*arguments, data=b"", timeout=60):
