@@ -304,7 +304,8 @@ class Running:
 
 def wsdump(url, *lines):
     """The answers that python3-websocket's program, another command-line client, writes to these lines."""
-    command = [shutil.which("wsdump"), "--raw", "--nocert", "--eof-wait", "1", url]
+    origin = url.replace("ws", "http", 1).rsplit("/", 1)[0]  # by itself it says http also over TLS
+    command = [shutil.which("wsdump"), "--raw", "--nocert", "--eof-wait", "1", "--origin", origin, url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         answers = []
         for line in lines:
