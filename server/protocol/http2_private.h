@@ -75,7 +75,8 @@ struct http2 {
     uint64_t notice_ms; /* when the first GOAWAY went out */
     uint64_t idle_until_ms;
     uint32_t stream_count;
-    size_t queued_before; /* frames in nghttp2 before the one that is being received */
+    uint32_t most_streams; /* as the client was told, whatever the config says by now */
+    size_t queued_before; /* frames in nghttp2 when the one began that is being received */
     uint32_t stop_error; /* a callback ends the connection with it; 0: none does */
     uint32_t continuations; /* of the running header block */
     uint64_t queued; /* bytes of answers that wait in the streams */

@@ -496,7 +496,6 @@ void http2_malformed(struct http2_stream *s)
     s->malformed = true;
     s->flowing = false;
     nghttp2_submit_rst_stream(h->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_PROTOCOL_ERROR);
-    h->queued_before = nghttp2_session_get_outbound_queue_size(h->session);
     http2_work_later(h);
 }
 

@@ -28,8 +28,7 @@ static int stop(struct http2 *h, uint32_t error)
 /* Endpoints of streams that were reset still run: they count as long as they do. */
 static bool has_room(const struct http2 *h)
 {
-    uint64_t most = (uint64_t)config_hold_current(h->conn->loop)->http2_max_streams;
-    return h->stream_count < most && h->load->running < 2 * most;
+    return h->stream_count < h->most_streams && h->load->running < 2 * h->most_streams;
 }
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *user_data)
@@ -102,6 +101,15 @@ static void client_greets(struct http2 *h)
     }
 }
 
+/* Not every frame comes to its end in on_frame_recv: of DATA for a stream that was reset nobody is told, though nghttp2 may
+ * open the connection's window for it. */
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, void *user_data)
+{
+    (void)hd;
+    h_of(user_data)->queued_before = nghttp2_session_get_outbound_queue_size(session);
+    return 0;
+}
+
 /* A change of SETTINGS_INITIAL_WINDOW_SIZE that makes a window too large is an error of the connection
  * (RFC 9113 6.9.2); nghttp2 only resets the streams concerned, which is seen by what it queues beside
  * its acknowledgement. */
@@ -128,7 +136,7 @@ static void data_ended(struct http2_stream *s)
     }
 }
 
-static int frame_received(nghttp2_session *session, const nghttp2_frame *frame, void *user_data)
+static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *user_data)
 {
     struct http2 *h = h_of(user_data);
     switch (frame->hd.type) {
@@ -153,19 +161,11 @@ static int frame_received(nghttp2_session *session, const nghttp2_frame *frame, 
     return 0;
 }
 
-static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *user_data)
-{
-    struct http2 *h = h_of(user_data);
-    int result = frame_received(session, frame, user_data);
-    h->queued_before = nghttp2_session_get_outbound_queue_size(session);
-    return result;
-}
-
 static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int error, void *user_data)
 {
     struct http2 *h = h_of(user_data);
+    (void)session;
     (void)frame;
-    h->queued_before = nghttp2_session_get_outbound_queue_size(session) + 1;
     /* A request past the limit that nghttp2 refuses by itself, before the client has seen the limit: there never is a
      * stream whose end would count it. */
     return error != NGHTTP2_ERR_REFUSED_STREAM || http2_count_reset(h) ? 0 : stop(h, NGHTTP2_ENHANCE_YOUR_CALM);
@@ -225,6 +225,7 @@ static nghttp2_session_callbacks *callbacks;
 __attribute__((constructor)) static void make_callbacks(void)
 {
     CHECK(nghttp2_session_callbacks_new(&callbacks) == 0);
+    nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback2(callbacks, on_header);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
@@ -270,8 +271,9 @@ void http2_session_delete(nghttp2_session *session)
 bool http2_session_greet(struct http2 *h)
 {
     const struct config *config = config_hold_current(h->conn->loop);
+    h->most_streams = (uint32_t)config->http2_max_streams;
     const nghttp2_settings_entry settings[] = {
-        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 2 * (uint32_t)config->http2_max_streams},
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 2 * h->most_streams},
         {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)config->max_header_size},
         {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
         {NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL, 1},
@@ -285,7 +287,7 @@ bool http2_session_greet(struct http2 *h)
 void http2_settings_sent(struct http2 *h, uint8_t *frame, size_t len)
 {
     enum { HEAD = 9, ENTRY = 6 };
-    uint32_t most = (uint32_t)config_hold_current(h->conn->loop)->http2_max_streams;
+    uint32_t most = h->most_streams;
     for (size_t at = HEAD; at + ENTRY <= len; at += ENTRY) {
         if (frame[at] == 0 && frame[at + 1] == NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS) {
             for (unsigned i = 0; i < 4; i++) {

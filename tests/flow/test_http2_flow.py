@@ -4,7 +4,7 @@ import signal
 import time
 
 from http2_client import *  # noqa: F403 names of frames, flags and errors
-from http2_client import Http2, frame, rst_stream, window_update
+from http2_client import Http2, frame, rst_stream, settings, window_update
 from http2_site import site  # noqa: F401
 from kiln_server import wait_for
 
@@ -24,6 +24,34 @@ def test_windows_bound_what_is_sent(site):
         assert c.alive() and len(c.answers[stream].body) == 1500
         c.send(window_update(stream, 100000))
         assert c.answer(stream).body == b"x" * 50000
+
+
+def test_settings_behind_data_of_a_stream_that_was_reset(site):
+    """Nobody gets that data, but the connection's window is opened for it: no sign that the settings made a window too large."""
+    kiln = site(Http2ConnectionWindow=200000)
+    with Http2(kiln.port) as c:
+        stream = c.open(path="/", method="POST", end=False)
+        c.until(lambda f: f.kind == RST_STREAM and f.stream == stream)
+        for i in range(20):
+            c.send(frame(DATA, 0, stream, bytes(16384)) + settings((INITIAL_WINDOW_SIZE, 65536 + i)))
+            assert c.alive(), c.frames[-1]
+        assert len([f for f in c.frames if f.kind == WINDOW_UPDATE and f.stream == 0]) > 2
+
+
+def test_as_many_streams_as_the_client_was_told(site):
+    """A reload allows fewer: on the connections that come."""
+    kiln = site(Http2MaxStreams=8)
+    with Http2(kiln.port) as c:
+        assert c.get("/").status == 200
+        kiln.write_config(Http2MaxStreams=2)
+        kiln.reload()
+        streams = [c.open(path="/s/echo", method="POST", end=False) for _ in range(8)]
+        for stream in streams:
+            c.body(stream, b"x")
+        assert [c.answer(stream).body for stream in streams] == [b"x"] * 8
+    with Http2(kiln.port) as c:
+        told = c.until(lambda f: f.kind == SETTINGS).payload
+        assert b"\0\3\0\0\0\2" in told
 
 
 def test_a_body_that_nobody_reads_on_waits(site):
