@@ -6,6 +6,7 @@
 #include "connection/conn.h"
 #include "connection/tls.h"
 #include "request/steps.h"
+#include "route/path.h"
 
 #define ACME_CHALLENGE "/.well-known/acme-challenge/"
 
@@ -14,6 +15,13 @@ static struct str host_without_port(struct str host)
     size_t from = host.len > 0 && host.ptr[0] == '[' ? str_find(host, ']') : 0;
     size_t colon = from == SIZE_MAX ? SIZE_MAX : str_find(str_from(host, from), ':');
     return colon == SIZE_MAX ? host : str_first(host, from + colon);
+}
+
+/* A certificate is asked for before there is one. Only what leads nowhere else when it is decoded and normalised. */
+static bool is_acme_challenge(struct str raw_path)
+{
+    static const struct str below = {ACME_CHALLENGE, sizeof ACME_CHALLENGE - 1};
+    return str_starts(raw_path, below) && path_scan(str_from(raw_path, below.len - 1)).clean;
 }
 
 /* 308 keeps the method and the body. */
@@ -49,9 +57,7 @@ enum step_result step_secure(struct request *req)
 {
     const struct config *config = req->config;
     if (!req->conn->transport->secure) {
-        /* A certificate is asked for before there is one. */
-        bool redirect = config->force_tls && !str_starts(req->raw_path, STR(ACME_CHALLENGE));
-        return redirect ? send_to_https(req) : STEP_NEXT;
+        return config->force_tls && !is_acme_challenge(req->raw_path) ? send_to_https(req) : STEP_NEXT;
     }
     if (req->http_major >= 2 && !tls_covers_host(req->conn, host_without_port(req->host))) {
         response_error(req, 421);

@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import pytest
+import websocket_wires
 
 from certificates import Authority, TlsStream
 from http1_cases import CASES, Runner
 from https import GET, anyone, connect, curl, fetch, s_client
 from kiln_server import PATIENCE, ROOT, read_all, wait_for
+from websocket_wires import open_socket
 
 
 # ---- what is spoken -----------------------------------------------------------------------------------
@@ -82,8 +84,6 @@ def test_the_last_answer_and_the_end_are_one_packet(https, ca, version):
     behind = [sum(length for _, length, _ in came[: i + 1]) for i in range(len(came))]
     last = [packet for packet, total in zip(came, behind) if total > before]
     assert len(last) == 1 and last[0][2], came
-
-
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
@@ -182,6 +182,8 @@ def test_force_tls(https, ca):
     assert location("//evil.example/", Host="example.com") == f"https://example.com{there}//evil.example/"
     assert kiln.raw(b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert kiln.get("/.well-known/acme-challenge/token").body == b"proof"
+    for elsewhere in ("../../index.html", "%2e%2e/..%2findex.html", "..", "./../../index.html", "x/../../../index.html", "%74oken"):
+        assert kiln.raw(f"GET /.well-known/acme-challenge/{elsewhere} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()).startswith(b"HTTP/1.1 308 ")
     with connect(kiln, ca.context()) as s:
         assert fetch(s).endswith(b"hello")
     kiln.write_config(ForceTLSPort=443)
@@ -326,6 +328,34 @@ def ada(ca, tmp_path):
 def ask_who(kiln, context, **more) -> bytes:
     with connect(kiln, context, **more) as s:
         return fetch(s).partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("wire", ["tls", "h2-tls"])
+def test_sockets_know_the_client(https, ca, ada, monkeypatch, wire):
+    source = WHO + """
+void kiln_socket(kiln_ws *ws, const char *path)
+{
+    const char *subject = kiln_client_subject(kiln_ws_context(ws));
+    kiln_ws_send_text(ws, subject != NULL ? subject : "nobody");
+}
+"""
+    kiln = https(files={"index._c": source}, ClientCertificates="optional", ClientCA=str(ca.cert))
+    mine = ca.context(alpn=["http/1.1" if wire == "tls" else "h2"])
+    mine.load_cert_chain(*ada)
+    assert open_socket(wire, kiln, "/").read_text() == "nobody"
+    monkeypatch.setattr(websocket_wires, "anybody", lambda protocol: mine)
+    assert open_socket(wire, kiln, "/").read_text() == "CN=Ada,O=Example\\, Ltd"
+
+
+@pytest.mark.parametrize("who", ["of the past", "a server"])
+def test_a_certificate_that_does_not_hold_is_no_client_s(https, ca, tmp_path, who):
+    chain, key = ca.pair(client=True, subject="/CN=Ada", dates=("20200101000000Z", "20210101000000Z")) if who == "of the past" else ca.pair("Ada")
+    (tmp_path / "bad.pem").write_text(chain + key)
+    kiln = https(files={"index._c": WHO}, ClientCertificates="optional", ClientCA=str(ca.cert))
+    context = ca.context()
+    context.load_cert_chain(tmp_path / "bad.pem")
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        ask_who(kiln, context)
 
 
 @pytest.mark.parametrize("isolated", [False, True])
