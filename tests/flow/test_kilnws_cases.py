@@ -153,6 +153,25 @@ def test_large_messages_in_frames_and_chops_as_a_client(ca, tmp_path, echo_clien
     assert failures == [None] and not server.failures
 
 
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failure_reaches_a_server_that_goes_on_sending(ca, tmp_path, echo_client, tls, form):
+    """Never a reset, which would take the close frame from it."""
+    closes = []
+
+    def talk(peer):
+        peer.connection.sendall(frame(0x83, b"reserved", masked=False) + bytes(65536))
+        closes.append(peer.read())
+        for _ in range(512):
+            peer.connection.sendall(bytes(65536))
+        end_tls(peer.connection) if tls else peer.connection.shutdown(socket.SHUT_WR)
+        closes.append(tls or peer.read())
+
+    with RawServer(talk, server_context(ca, tmp_path) if tls else None) as server:
+        echo_client(form, f"{'wss' if tls else 'ws'}://localhost:{server.port}/")
+    assert closes[0][0] == 0x88 and closes[0][1][:2] == b"\x03\xea" and closes[1:] == [tls or None] and not server.failures
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_end_of_tls_that_comes_with_a_message_is_seen(ca, tmp_path, echo_client, form):
     """A message and TLS's closing alert in one segment, and the connection stays: no descriptor tells of the alert, which

@@ -102,3 +102,18 @@ def test_wrong_text_fails_at_its_first_wrong_byte(make, wire, form):
         deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
         ws.send(frame(0x41, deflate.compress(b"ok\xff" + b"a" * 100) + deflate.flush(zlib.Z_SYNC_FLUSH)))
         assert ws.read_close()[0] == 1007, "compressed, and not the last fragment"
+
+
+@pytest.mark.parametrize("failure", [1002, 1007, 1009])
+@pytest.mark.parametrize("wire, size", [("plain", 64 << 20), ("tls", 32 << 20), ("h2", 4 << 20), ("h2-tls", 4 << 20)])
+def test_a_failure_reaches_a_client_that_goes_on_sending(make, wire, size, failure):
+    """Never a reset, which would take the close frame from it."""
+    kiln = make(WebSocketMaxMessage="1M")
+    first = {1002: frame(0x82, b"x", masked=False), 1007: frame(0x81, b"\xff"), 1009: frame(0x82, bytes((1 << 20) + 1))[:14]}[failure]
+    for form in FORMS:
+        with open_socket(wire, kiln, f"/{form}") as ws:
+            ws.send(first + bytes(65536))
+            assert ws.read_close()[0] == failure
+            for _ in range(size >> 16):
+                ws.send(bytes(65536))
+            assert ws.read() is None
