@@ -6,6 +6,7 @@
  * - What is kept are blocks of malloc as they are, with nothing of ours in front: how large one is, malloc knows. So
  *   memory that outgrows its block goes to realloc() like any other.
  * - A block was asked for in the full size of its class, so that whoever gets it next may use all of it.
+ * - The buffer for frames, which each session has, comes from http2_pages.c.
  * - Bounded by KEPT_MAX bytes a thread. When the thread's last session ends, all of it goes back to malloc.
  * - Under sanitizers nothing is kept: they are to see every use of what was freed. */
 #include "base/sanitize.h"
@@ -17,7 +18,7 @@
 #if !defined(KILN_ASAN) && !defined(KILN_TSAN)
 
 /* What malloc has on 64 bits: 24, 40, 56 ... bytes. Where it has others, blocks count as the next smaller class. */
-enum { SMALLEST = 24, STEP = 16, CLASSES = 32, KEPT_MAX = 65536 };
+enum { SMALLEST = 24, STEP = 16, CLASSES = 32, KEPT_MAX = 65536, LARGE = 16384 };
 
 struct kept {
     struct kept *next;
@@ -40,12 +41,18 @@ static inline size_t class_of(size_t size)
     return size > SMALLEST ? (size - SMALLEST + STEP - 1) / STEP : 0;
 }
 
+static void *take_large(size_t size)
+{
+    void *block = size >= LARGE && size <= HTTP2_PAGES_SIZE ? http2_pages_take() : NULL;
+    return block != NULL ? block : malloc(size);
+}
+
 static void *take(size_t size, void *user_data)
 {
     (void)user_data;
     size_t class = class_of(size);
     if (UNLIKELY(class >= CLASSES)) {
-        return malloc(size);
+        return take_large(size);
     }
     struct kept *block = memory.lists[class];
     if (LIKELY(block != NULL)) {
@@ -60,6 +67,10 @@ static void give_back(void *block, void *user_data)
 {
     (void)user_data;
     if (block == NULL) {
+        return;
+    }
+    if (UNLIKELY(http2_pages_are(block))) {
+        http2_pages_give_back(block);
         return;
     }
     size_t size = malloc_usable_size(block);
@@ -92,8 +103,19 @@ static void *take_zeros(size_t count, size_t size, void *user_data)
 
 static void *take_more(void *block, size_t size, void *user_data)
 {
+    if (block == NULL) {
+        return take(size, user_data);
+    }
+    if (http2_pages_are(block)) {
+        void *larger = malloc(size);
+        if (larger != NULL) {
+            memcpy(larger, block, size < HTTP2_PAGES_SIZE ? size : HTTP2_PAGES_SIZE);
+            http2_pages_give_back(block);
+        }
+        return larger;
+    }
     size_t class = class_of(size);
-    return block == NULL ? take(size, user_data) : realloc(block, class < CLASSES ? class_size(class) : size);
+    return realloc(block, class < CLASSES ? class_size(class) : size);
 }
 
 nghttp2_mem *http2_memory_enter(void)
@@ -117,6 +139,7 @@ void http2_memory_leave(void)
         }
     }
     memory.bytes = 0;
+    http2_pages_leave();
 }
 
 size_t http2_memory_kept(void)

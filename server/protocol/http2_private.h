@@ -193,6 +193,15 @@ nghttp2_mem *http2_memory_enter(void);
 void http2_memory_leave(void);
 size_t http2_memory_kept(void); /* bytes, of this thread */
 
+/* http2_pages.c: for http2_memory.c */
+enum { HTTP2_PAGES_SIZE = 20480 };
+/* HTTP2_PAGES_SIZE bytes that are untouched, or nearly. NULL: there are none, malloc may have some. */
+void *http2_pages_take(void);
+bool http2_pages_are(const void *block); /* from there */
+void http2_pages_give_back(void *block);
+/* The thread's last session has gone: nothing of it is used. */
+void http2_pages_leave(void);
+
 /* http2_frames.c */
 void http2_frames_start(struct http2_frames *f);
 /* How many of the bytes nghttp2 may have; then *error is what the next frame is an error of. */
