@@ -77,14 +77,21 @@ INCLUDES := $(INCLUDES) -isystem /usr/share/include/llhttp -isystem /usr/share/i
 else
 LLHTTP_LIBS := -lllhttp
 endif
+# Libraries are called directly, since all of them are bound at the start anyway. gcc by itself clears and copies structs
+# with "rep stos" and "rep movs", which take longer to begin than the C library takes for the whole.
+TUNE := -fno-plt
+ifneq ($(and $(filter x86_64-%,$(shell $(CC) -dumpmachine)),$(if $(findstring clang,$(CC)),,gcc)),)
+STRUCTS := unrolled_loop:64:noalign,libcall:-1:noalign
+TUNE += -mmemset-strategy=$(STRUCTS) -mmemcpy-strategy=$(STRUCTS)
+endif
 # The whole program is optimised as one where it is linked: an eighth fewer instructions for a request.
 # Objects hold ordinary code too, for tests. Not where symbols are defined by assembly.
 LTO ?= $(if $(or $(SANITIZE),$(findstring clang,$(CC))),,1)
 ifneq ($(LTO),)
 LTO_COMPILE = $(if $(filter server/loop/coroutine_switch.c server/endpoint/crash.c,$<),,-flto=auto -ffat-lto-objects)
-LTO_LINK := -flto=auto $(OPT)
+LTO_LINK := -flto=auto $(OPT) $(TUNE)
 endif
-CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -DKILN_VERSION='"$(VERSION)"' $(OPT) -g $(WARN) $(HARDEN) $(INCLUDES) $(SANFLAGS) $(CFLAGS) -MMD -MP
+CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -DKILN_VERSION='"$(VERSION)"' $(OPT) $(TUNE) -g $(WARN) $(HARDEN) $(INCLUDES) $(SANFLAGS) $(CFLAGS) -MMD -MP
 LIBS := -lcjson -lnghttp2 -lz -lbrotlienc -lbrotlicommon -lzstd -llmdb -lssl -lcrypto -lmicrohttpd -lseccomp -ldw -lelf -lm -lpthread -ldl $(LLHTTP_LIBS)
 LINK := $(SANFLAGS) -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(LDFLAGS)
 
