@@ -71,9 +71,7 @@ long format_plain(char *to, size_t room, const char *format, va_list args)
     bool ok = true;
     while (ok && *format != '\0') {
         const char *literal = format;
-        while (*format != '\0' && *format != '%') {
-            format++;
-        }
+        format = strchrnul(format, '%');
         ok = put_text(&at, end, literal, (size_t)(format - literal));
         if (ok && *format == '%') {
             format++;
