@@ -18,6 +18,7 @@
 struct config_header {
     struct str name;
     struct str value;
+    struct str lower; /* the name as HTTP/2 has it */
 };
 
 struct config_headers {

@@ -317,6 +317,15 @@ static bool read_string_map(struct reader *r, const struct option *option, const
     return replace_map(r, option, &map, ok);
 }
 
+static struct str lower_copy(struct arena *arena, struct str text)
+{
+    char *lower = arena_strndup(arena, text.ptr, text.len);
+    for (size_t i = 0; lower != NULL && i < text.len; i++) {
+        lower[i] = ascii_lower(lower[i]);
+    }
+    return (struct str){lower, text.len};
+}
+
 static bool add_header(struct reader *r, const struct option *option, const cJSON *item, struct str name,
                        struct str value, struct config_headers *headers)
 {
@@ -326,8 +335,8 @@ static bool add_header(struct reader *r, const struct option *option, const cJSO
     if (better != NULL) {
         return wrong(r, option, item, better);
     }
-    struct config_header header = {arena_str(r->arena, name), arena_str(r->arena, value)};
-    if (header.name.ptr == NULL || header.value.ptr == NULL) {
+    struct config_header header = {arena_str(r->arena, name), arena_str(r->arena, value), lower_copy(r->arena, name)};
+    if (header.name.ptr == NULL || header.value.ptr == NULL || header.lower.ptr == NULL) {
         return no_memory(r);
     }
     headers->items[headers->count++] = header;

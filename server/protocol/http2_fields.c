@@ -21,7 +21,7 @@ enum {
 
 /* ---- bytes ------------------------------------------------------------------------------------ */
 
-enum { IN_NAME = 1, IN_TOKEN = 2, IN_AUTHORITY = 4, IN_SCHEME = 8 };
+enum { IN_NAME = 1, IN_TOKEN = 2, IN_AUTHORITY = 4, IN_SCHEME = 8, IN_PATH = 16 };
 static uint8_t bytes[256];
 
 __attribute__((constructor)) static void index_bytes(void)
@@ -37,6 +37,9 @@ __attribute__((constructor)) static void index_bytes(void)
     }
     for (int c = 'A'; c <= 'Z'; c++) {
         bytes[c] |= IN_TOKEN | IN_AUTHORITY | IN_SCHEME;
+    }
+    for (int c = 0x21; c < 0x7f; c++) {
+        bytes[c] |= c != '#' ? IN_PATH : 0;
     }
 }
 
@@ -68,6 +71,11 @@ bool http2_field_is_target(struct str value)
            field_value_is_valid(value);
 }
 
+bool http2_field_is_path(struct str value)
+{
+    return consists_of(value, IN_PATH);
+}
+
 bool http2_field_is_authority(struct str value)
 {
     return consists_of(value, IN_AUTHORITY);
@@ -83,6 +91,13 @@ static bool see(struct http2_stream *s, uint8_t what)
     return first;
 }
 
+/* HPACK's static table has http and https. */
+static bool take_scheme(struct http2_stream *s, struct str value, bool known)
+{
+    s->head.http = known || str_eq_nocase(value, STR("http")) || str_eq_nocase(value, STR("https"));
+    return s->head.http || (ascii_is_alpha(value.ptr[0]) && consists_of(value, IN_SCHEME));
+}
+
 static bool check_pseudo(struct http2_stream *s, struct str name, struct str value, bool known)
 {
     if (s->trailers || (s->seen & SEEN_FIELD) != 0 || value.len == 0) {
@@ -95,8 +110,7 @@ static bool check_pseudo(struct http2_stream *s, struct str name, struct str val
         if (name.ptr[1] == 'm') {
             return str_eq(name, STR(":method")) && see(s, SEEN_METHOD) && (known || consists_of(value, IN_TOKEN));
         }
-        return str_eq(name, STR(":scheme")) && see(s, SEEN_SCHEME) &&
-               (known || (ascii_is_alpha(value.ptr[0]) && consists_of(value, IN_SCHEME)));
+        return str_eq(name, STR(":scheme")) && see(s, SEEN_SCHEME) && take_scheme(s, value, known);
     case 9: return str_eq(name, STR(":protocol")) && see(s, SEEN_PROTOCOL) && is_value(value);
     case 10: return str_eq(name, STR(":authority")) && see(s, SEEN_AUTHORITY);
     default: return false;
@@ -155,9 +169,7 @@ bool http2_field_check(struct http2_stream *s, const struct http2_field *field, 
 static bool is_path(const struct http2_stream *s)
 {
     struct str target = s->req->target;
-    struct str scheme = s->head.scheme;
-    bool http = str_eq_nocase(scheme, STR("http")) || str_eq_nocase(scheme, STR("https"));
-    return !http || target.ptr == NULL || target.ptr[0] == '/' ||
+    return !s->head.http || target.ptr == NULL || target.ptr[0] == '/' ||
            (s->req->method == METHOD_OPTIONS && str_eq(target, STR("*")));
 }
 

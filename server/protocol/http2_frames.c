@@ -22,21 +22,26 @@ static bool bit(const uint64_t *bits, uint32_t number)
     return (bits[number % WINDOW / 64] >> (number % 64) & 1) != 0;
 }
 
-static void set_bit(uint64_t *bits, uint32_t number, bool on)
+static inline void set_bit(uint64_t *bits, uint32_t number)
 {
-    uint64_t mask = (uint64_t)1 << (number % 64);
-    bits[number % WINDOW / 64] = on ? bits[number % WINDOW / 64] | mask : bits[number % WINDOW / 64] & ~mask;
+    bits[number % WINDOW / 64] |= (uint64_t)1 << (number % 64);
+}
+
+static inline void clear_bit(uint64_t *bits, uint32_t number)
+{
+    bits[number % WINDOW / 64] &= ~((uint64_t)1 << (number % 64));
 }
 
 /* The client opens a stream above all others: those between are skipped for ever (5.1.1). */
 static void open_stream(struct http2_frames *f, uint32_t number)
 {
     uint32_t first = number - f->top > WINDOW ? number - WINDOW + 1 : f->top + 1;
-    for (uint32_t i = first; i <= number; i++) {
-        set_bit(f->used, i, false);
-        set_bit(f->ended, i, false);
+    for (uint32_t i = first; i < number; i++) {
+        clear_bit(f->used, i);
+        clear_bit(f->ended, i);
     }
-    set_bit(f->used, number, true);
+    set_bit(f->used, number);
+    clear_bit(f->ended, number);
     f->top = number;
 }
 
@@ -57,7 +62,7 @@ static uint32_t check_stream(struct http2_frames *f, const nghttp2_frame_hd *hd)
         return NGHTTP2_STREAM_CLOSED;
     }
     if ((hd->flags & NGHTTP2_FLAG_END_STREAM) != 0) {
-        set_bit(f->ended, number, true);
+        set_bit(f->ended, number);
     }
     return NGHTTP2_NO_ERROR;
 }
@@ -66,7 +71,7 @@ static void note_reset(struct http2_frames *f, const nghttp2_frame_hd *hd)
 {
     uint32_t number = ((uint32_t)hd->stream_id + 1) / 2;
     if (hd->stream_id % 2 == 1 && number <= f->top && f->top - number < WINDOW) {
-        set_bit(f->ended, number, true);
+        set_bit(f->ended, number);
     }
 }
 

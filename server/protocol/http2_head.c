@@ -60,7 +60,6 @@ static bool add_pseudo(struct http2_stream *s, const struct http2_field *field)
             req->target = text;
         }
         break;
-    case 's': s->head.scheme = text; break;
     case 'a': s->head.authority = text; break;
     default: break;
     }
@@ -194,18 +193,14 @@ static int check_target(struct http2_stream *s)
     if (req->target.len > (size_t)req->config->max_uri_length) {
         return 414;
     }
-    for (size_t i = 0; i < req->target.len; i++) {
-        unsigned char c = (unsigned char)req->target.ptr[i];
-        if (c <= 0x20 || c >= 0x7f || c == '#') {
-            return 400;
-        }
+    if (!http2_field_is_path(req->target)) {
+        return 400;
     }
     if (req->method == METHOD_CONNECT) {
         return 0; /* has no path; step_limits says 405 */
     }
-    bool scheme = str_eq_nocase(s->head.scheme, STR("http")) || str_eq_nocase(s->head.scheme, STR("https"));
-    bool star = str_eq(req->target, STR("*")) && req->method == METHOD_OPTIONS;
-    return scheme && (star || (req->target.len > 0 && req->target.ptr[0] == '/')) ? 0 : 400;
+    bool path = req->target.ptr[0] == '/' || (str_eq(req->target, STR("*")) && req->method == METHOD_OPTIONS);
+    return s->head.http && path ? 0 : 400;
 }
 
 static int check_body(struct http2_stream *s, bool end_stream)

@@ -115,7 +115,7 @@ struct http2_head {
     uint16_t status; /* to refuse it with; 0: none */
     uint32_t size; /* as SETTINGS_MAX_HEADER_LIST_SIZE counts */
     uint32_t cookies;
-    struct str scheme;
+    bool http; /* the scheme is http or https */
     struct str authority;
     struct str protocol; /* of an extended CONNECT */
 };
@@ -230,6 +230,8 @@ bool http2_field_check(struct http2_stream *s, const struct http2_field *field, 
 /* May these bytes stand in :authority, in :path? What Kiln does not take of them is told apart by it. */
 bool http2_field_is_authority(struct str value);
 bool http2_field_is_target(struct str value);
+/* Does Kiln take them? No path is empty. */
+bool http2_field_is_path(struct str value);
 /* Method, target and scheme are set: may they stand together? */
 bool http2_fields_are_whole(struct http2_stream *s, bool end_stream);
 /* Bytes of the body, and its end: are there as many as were announced? */

@@ -307,9 +307,11 @@ static void add_fields(struct nv_list *list, const struct request *req)
 {
     const struct config *config = req->config;
     for (size_t i = 0; req->response.default_headers && i < config->default_headers.count; i++) {
-        struct str name = config->default_headers.items[i].name;
-        if (!response_has(req, name) && !is_of_connection(name)) {
-            list->items[list->count++] = field(name, config->default_headers.items[i].value);
+        const struct config_header *header = &config->default_headers.items[i];
+        if (!response_has(req, header->lower) && !is_of_connection(header->lower)) {
+            nghttp2_nv *item = &list->items[list->count++];
+            *item = field(header->lower, header->value);
+            item->flags |= NGHTTP2_NV_FLAG_NO_COPY_NAME; /* as the value, it lies in the config */
         }
     }
     if (req->response.content_type.ptr != NULL) {

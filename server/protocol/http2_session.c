@@ -197,7 +197,7 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t error,
     struct http2_stream *s = stream_of(session, id);
     bool ours = s != NULL && s->aborted;
     if (s != NULL) {
-        nghttp2_session_set_stream_user_data(session, id, NULL);
+        /* The user data stays: nghttp2 lets go of its stream right after this. */
         if (error == NGHTTP2_NO_ERROR && s->no_data && !s->finished) {
             s->closed = true; /* an answer without a body, whose author has not ended it yet */
         } else {

@@ -81,6 +81,7 @@ static void defaults_are_those_of_the_table(void **state)
     assert_text(config->index_priority.items[1], "index._c");
     assert_int_equal(config->default_headers.count, 1);
     assert_text(config->default_headers.items[0].name, "Server");
+    assert_text(config->default_headers.items[0].lower, "server");
     assert_text(config->session_cookie_name, "SSID");
     assert_int_equal(config->layout, SITE_PER_HOST);
     config_unref(config);

@@ -31,8 +31,6 @@ static bool add(const char *name, const char *value)
                                                          : METHOD_GET;
     } else if (good && strcmp(name, ":path") == 0) {
         request.target = field.value;
-    } else if (good && strcmp(name, ":scheme") == 0) {
-        stream.head.scheme = field.value;
     }
     return good;
 }
