@@ -10,11 +10,9 @@
 
 #define ACME_CHALLENGE "/.well-known/acme-challenge/"
 
-static struct str host_without_port(struct str host)
+static struct str host_without_port(const struct request *req)
 {
-    size_t from = host.len > 0 && host.ptr[0] == '[' ? str_find(host, ']') : 0;
-    size_t colon = from == SIZE_MAX ? SIZE_MAX : str_find(str_from(host, from), ':');
-    return colon == SIZE_MAX ? host : str_first(host, from + colon);
+    return str_first(req->host, req->host_name_len);
 }
 
 /* A certificate is asked for before there is one. Only what leads nowhere else when it is decoded and normalised. */
@@ -28,7 +26,7 @@ static bool is_acme_challenge(struct str raw_path)
 static enum step_result send_to_https(struct request *req)
 {
     const struct config *config = req->config;
-    struct str host = host_without_port(req->host);
+    struct str host = host_without_port(req);
     unsigned port = (unsigned)config->force_tls_port;
     if (port == 0 && config->https_ports.count > 0) {
         port = config->https_ports.items[0];
@@ -59,7 +57,7 @@ enum step_result step_secure(struct request *req)
     if (!req->conn->transport->secure) {
         return config->force_tls && !is_acme_challenge(req->raw_path) ? send_to_https(req) : STEP_NEXT;
     }
-    if (req->http_major >= 2 && !tls_covers_host(req->conn, host_without_port(req->host))) {
+    if (req->http_major >= 2 && !tls_covers_host(req->conn, host_without_port(req))) {
         response_error(req, 421);
         return STEP_TAKEN;
     }

@@ -166,8 +166,29 @@ static size_t scan_bracketed(struct str host)
     return i >= 3 && i < host.len && host.ptr[i] == ']' ? i + 1 : 0;
 }
 
+/* Most requests are for the host that the one before was for: this thread's last one that was in order as it came. */
+static _Thread_local struct {
+    uint8_t len;
+    uint8_t name_len;
+    char text[62];
+} last_host;
+
+static void remember_host(struct str host, size_t name_len)
+{
+    if (host.len <= sizeof last_host.text) {
+        memcpy(last_host.text, host.ptr, host.len);
+        last_host.len = (uint8_t)host.len;
+        last_host.name_len = (uint8_t)name_len;
+    }
+}
+
 bool request_host_set(struct request *req, struct str host)
 {
+    if (host.len > 0 && host.len == last_host.len && memcmp(host.ptr, last_host.text, host.len) == 0) {
+        req->host = host;
+        req->host_name_len = last_host.name_len;
+        return true;
+    }
     size_t i = 0;
     unsigned seen = 0;
     if (host.len > 0 && host.ptr[0] == '[') {
@@ -184,7 +205,9 @@ bool request_host_set(struct request *req, struct str host)
         return false;
     }
     req->host = host;
+    req->host_name_len = (uint32_t)i;
     if ((seen & 2) == 0) {
+        remember_host(host, i);
         return true;
     }
     char *lower = arena_strndup(&req->arena, host.ptr, host.len);

@@ -12,7 +12,7 @@ uint8_t request_method_of(struct str text); /* enum method */
 unsigned request_known_of(struct str name);
 
 /* name, name:port, [v6], [v6]:port; an empty value is allowed by RFC 9110 7.2. Sets req->host in
- * lower case, copied only when it must be. False: not a host. */
+ * lower case, copied only when it must be, and req->host_name_len. False: not a host. */
 bool request_host_set(struct request *req, struct str host);
 
 #endif

@@ -46,7 +46,9 @@ static void free_request(struct request *req)
     struct arena arena = req->arena;
     struct arena late = req->late;
     arena_reset(&arena); /* runs the clean-ups, which may still look at the request */
-    arena_reset(&late);
+    if (late.blocks != NULL) {
+        arena_reset(&late);
+    }
     config_hold_drop(hold);
     metric_add(METRIC_REQUESTS_ACTIVE, -1); /* not before: a stopping worker waits for handlers to return */
 }

@@ -165,6 +165,7 @@ struct request {
     struct str target; /* request-target */
     struct str host; /* Host or :authority, lower case, with port */
     struct header *headers;
+    uint32_t host_name_len; /* of the host without its port */
     uint16_t header_count;
     uint16_t known[HEADER_KNOWN_COUNT];
     struct header *trailers;

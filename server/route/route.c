@@ -21,6 +21,13 @@
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
+/* "example.com." is the same host, spelled out. */
+static struct str without_dot(struct str name)
+{
+    name.len -= name.len > 1 && name.ptr[name.len - 1] == '.' ? 1 : 0;
+    return name;
+}
+
 static struct str without_port(struct str host)
 {
     size_t from = host.len > 0 && host.ptr[0] == '[' ? str_find(host, ']') : 0;
@@ -28,12 +35,7 @@ static struct str without_port(struct str host)
         return host;
     }
     size_t colon = str_find(str_from(host, from), ':');
-    struct str name = colon == SIZE_MAX ? host : str_first(host, from + colon);
-    /* "example.com." is the same host, spelled out. */
-    if (name.len > 1 && name.ptr[name.len - 1] == '.') {
-        name.len--;
-    }
-    return name;
+    return without_dot(colon == SIZE_MAX ? host : str_first(host, from + colon));
 }
 
 /* Every `from` in the text as `to`; ptr NULL when out of memory. */
@@ -61,7 +63,7 @@ static struct str replace_all(struct arena *arena, struct str text, struct str f
 static struct str effective_host(struct request *req)
 {
     const struct config *config = req->config;
-    struct str name = without_port(req->host);
+    struct str name = without_dot(str_first(req->host, req->host_name_len));
     if (config->domain_alias.count > 0) {
         const struct str *alias = map_get(&config->domain_alias, req->host);
         if (alias == NULL) {

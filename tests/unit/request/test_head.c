@@ -1,4 +1,4 @@
-/* Names of headers that the server looks at: found in any case, and nothing else is taken for one. */
+/* Names of headers that the server looks at: found in any case, and nothing else is taken for one. Hosts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "request/head.h"
+#include "request/request.h"
 
 #include <stdlib.h>
 
@@ -89,9 +90,55 @@ static void test_nothing_else(void **state)
     assert_int_equal(known_of("a-name-longer-than-any-of-them", 30), HEADER_KNOWN_COUNT);
 }
 
+/* From a block of its own, as a header of its own request: what is remembered of one is no use for the next. */
+static void assert_host(const char *text, const char *host, size_t name_len)
+{
+    struct request req = {0};
+    arena_init(&req.arena, 0);
+    size_t len = strlen(text);
+    char *copy = malloc(len + 1);
+    memcpy(copy, text, len + 1);
+    assert_int_equal(request_host_set(&req, (struct str){copy, len}), host != NULL);
+    if (host != NULL) {
+        assert_int_equal(req.host.len, strlen(host));
+        assert_memory_equal(req.host.ptr, host, req.host.len);
+        assert_int_equal(req.host_name_len, name_len);
+    }
+    arena_reset(&req.arena);
+    free(copy);
+}
+
+static void test_hosts(void **state)
+{
+    (void)state;
+    char longest[64];
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    for (int again = 0; again < 2; again++) {
+        assert_host("example.com", "example.com", 11);
+        assert_host("example.com:80", "example.com:80", 11);
+        assert_host("example.com:8x", NULL, 0);
+        assert_host("example:000080", "example:000080", 7);
+        assert_host("example.org:80", "example.org:80", 11);
+        assert_host("example.oRG:80", "example.org:80", 11);
+        assert_host("example.oRG:80", "example.org:80", 11);
+        assert_host("[::1]:443", "[::1]:443", 5);
+        assert_host("[::1]:443", "[::1]:443", 5);
+        assert_host("[::A]", "[::a]", 5);
+        assert_host("a/b", NULL, 0);
+        assert_host("a/b", NULL, 0);
+        assert_host(longest, longest, 63);
+        assert_host(longest + 1, longest + 1, 62);
+        assert_host(longest + 1, longest + 1, 62);
+        assert_host(longest, longest, 63);
+        assert_host("", "", 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hosts),
         cmocka_unit_test(test_all_in_any_case),
         cmocka_unit_test(test_nothing_else),
     };

@@ -4,6 +4,7 @@
 
 #include "answer/answer.h"
 #include "loop/config_hold.h"
+#include "request/head.h"
 #include "request/request.h"
 #include "request/steps.h"
 
@@ -63,7 +64,11 @@ static void ask_as(enum method method, const char *method_text, const char *host
     arena_init(&req.arena, 0);
     req.method_text = str_of(method_text);
     req.target = str_of(target);
-    req.host = str_of(host);
+    if (!request_host_set(&req, str_of(host))) {
+        /* What no client can say leads nowhere all the same. */
+        req.host = str_of(host);
+        req.host_name_len = (uint32_t)req.host.len;
+    }
     size_t mark = str_find(req.target, '?');
     req.raw_path = mark == SIZE_MAX ? req.target : str_first(req.target, mark);
     req.query = mark == SIZE_MAX ? STR_NONE : str_from(req.target, mark + 1);
