@@ -242,9 +242,29 @@ void http2_priority_take(struct http2_stream *s, struct str value)
     }
 }
 
+void http2_priority_updated(struct http2 *h, int32_t id)
+{
+    for (size_t i = ARRAY_LEN(h->updated) - 1; i > 0; i--) {
+        h->updated[i] = h->updated[i - 1];
+    }
+    h->updated[0] = id;
+}
+
+/* A PRIORITY_UPDATE that came before its stream was opened holds as if it had come just behind (RFC 9218, 7.1): nghttp2
+ * keeps it, and the field does not take its place. */
+static bool is_updated(const struct http2_stream *s)
+{
+    for (size_t i = 0; i < ARRAY_LEN(s->h->updated); i++) {
+        if (s->h->updated[i] == s->id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void http2_priority_set(const struct http2_stream *s)
 {
-    if (s->has_priority && !s->bad_priority) {
+    if (s->has_priority && !s->bad_priority && !is_updated(s)) {
         nghttp2_extpri priority = {s->urgency, s->incremental};
         nghttp2_session_change_extpri_stream_priority(s->h->session, s->id, &priority, 0);
     }

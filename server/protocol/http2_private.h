@@ -74,6 +74,7 @@ struct http2 {
     uint64_t gathering_since_ms;
     uint64_t notice_ms; /* when the first GOAWAY went out */
     uint64_t idle_until_ms;
+    int32_t updated[4]; /* the last streams that a PRIORITY_UPDATE came for before they were opened */
     uint32_t stream_count;
     uint32_t most_streams; /* as the client was told, whatever the config says by now */
     size_t queued_before; /* frames in nghttp2 when the one began that is being received */
@@ -243,6 +244,8 @@ bool http2_fields_end(const struct http2_stream *s);
 bool http2_priority_read(struct str text, nghttp2_extpri *priority);
 void http2_priority_take(struct http2_stream *s, struct str value);
 void http2_priority_set(const struct http2_stream *s);
+/* A PRIORITY_UPDATE has come for a stream that is not open. */
+void http2_priority_updated(struct http2 *h, int32_t id);
 
 /* http2_head.c */
 /* False: out of memory, or the request is malformed and its stream reset. */

@@ -154,6 +154,9 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         break;
     case NGHTTP2_PRIORITY_UPDATE: {
         const nghttp2_ext_priority_update *update = frame->ext.payload;
+        if (update->stream_id > nghttp2_session_get_last_proc_stream_id(session)) {
+            http2_priority_updated(h, update->stream_id);
+        }
         return update->stream_id == 0 ? stop(h, NGHTTP2_PROTOCOL_ERROR) : 0; /* RFC 9218 7.1 */
     }
     default: break;
