@@ -503,6 +503,8 @@ int context_flush(struct kiln_context *ctx)
         if (atomic_load(&ctx->expired)) {
             return context_interrupted(ctx);
         }
+    } else {
+        context_take_turns(ctx);
     }
     return atomic_load(&ctx->gone) ? KILN_GONE : KILN_OK;
 }

@@ -102,6 +102,10 @@ void context_wake(struct kiln_context *ctx);
 struct crash_guard *context_slice_end(struct kiln_context *ctx);
 void context_slice_begin(struct kiln_context *ctx, struct crash_guard *guard);
 
+/* Between calls that need not wait: an endpoint that is busy with them for long, since its client takes all it is sent, lets
+ * the others of its loop have their turn. */
+void context_take_turns(struct kiln_context *ctx);
+
 /* RequestTimeout begins. */
 void context_time_start(struct kiln_context *ctx);
 /* What a wait that was ended from outside returns: KILN_TIMEOUT or KILN_GONE. */

@@ -227,7 +227,11 @@ static int send_it(struct sending *s)
     }
     context_on_loop(inbox->ctx, send_on_loop, s);
     result = result_of(s->result);
-    return result == KILN_OK && s->high ? inbox_drain(inbox) : result;
+    if (result == KILN_OK && s->high) {
+        return inbox_drain(inbox);
+    }
+    context_take_turns(inbox->ctx);
+    return result;
 }
 
 static bool is_type(int type)

@@ -25,6 +25,34 @@ def test_sleeping_requests_share_a_thread(endpoint):
         s.close()
 
 
+DRIP = """#include <kiln.h>
+static volatile int drops;
+int kiln_run(kiln_context *ctx, const char *path)
+{
+    if (*kiln_path_info(ctx) == 0) {
+        return kiln_printf(ctx, "%d", drops);
+    }
+    while (kiln_puts(ctx, "x") == KILN_OK && kiln_flush(ctx) == KILN_OK) {
+        drops++;
+    }
+    return 0;
+}
+"""
+
+
+def test_one_that_flushes_without_having_to_wait_lets_others_have_their_turn(server):
+    """Its drops have much room in the kernel. Another connection of the same loop is served in between."""
+    kiln = server(config={"Threads": 1, "OptimizeEndpoints": False}, files={"drip._c": DRIP}).start()
+    client = kiln.client()
+    for _ in range(20):  # quick, so that it runs on the loop
+        assert exchange(client, "GET", "/drip").text == "0"
+    with kiln.connect() as s:
+        s.sendall(b"GET /drip/now HTTP/1.1\r\nHost: x\r\n\r\n")
+        seen = set()
+        wait_for(lambda: len(seen.add(exchange(client, "GET", "/drip").text) or seen) > 5, "several turns of others")
+    client.close()
+
+
 def test_wait_fd(endpoint):
     kiln = endpoint(
         r"""

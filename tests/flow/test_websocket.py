@@ -400,6 +400,17 @@ def test_a_client_that_never_reads_bounds_what_is_kept_for_it(server):
     assert peak_kb(kiln) - before < 20000
 
 
+def test_a_socket_that_sends_without_having_to_wait_lets_others_have_their_turn(server):
+    """The client does not read: one megabyte after the other is sent until their compressed bytes are as many as may wait.
+    Another connection of the same loop is served in between, and not only at the end."""
+    kiln = make(server, Threads=1)
+    client = kiln.client()
+    with RawSocket(kiln, "/blocking/zeros", ["Sec-WebSocket-Extensions: permessage-deflate"]):
+        seen = set()
+        wait_for(lambda: len(seen.add(exchange(client, "GET", "/blocking").text) or seen) > 5, "several turns of others")
+    client.close()
+
+
 # ---- callbacks --------------------------------------------------------------------------------------------------------
 
 
