@@ -8,13 +8,14 @@ import shutil
 import ssl
 import subprocess
 import threading
+import time
 import zlib
 
 import pytest
 import websockets
 
 import browser
-from kiln_server import ROOT, build_dir, wait_for
+from kiln_server import ROOT, build_dir, free_port, wait_for
 from websocket import VERSION, cases, frame
 from websocket_wires import WIRES, H2Connection, H2Socket, open_socket
 from ws_peers import wsdump
@@ -265,6 +266,33 @@ def test_sockets_survive_a_reload(make, wire):
             ws.close()
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_sockets_survive_what_a_reload_takes_away(make, wire):
+    kiln = make()
+    with open_socket(wire, kiln, "/blocking") as a, open_socket(wire, kiln, "/callbacks") as b:
+        for ws in (a, b):
+            ws.text("x")
+            assert ws.read_text() == "x"
+        elsewhere = {"HttpPorts": [free_port()], "HttpsPorts": [free_port()], "CertDir": str(kiln.base / "other")}
+        kiln.write_config(EnableHttp2=False, ForceTLS=True, WebSocketCompression=False, MaxConcurrentUpgradedConnections=1, **elsewhere)
+        kiln.reload("config reloaded")
+        still_there((a, b), "x")
+
+
+TICKS = 2.2  # seconds: all sockets of a loop are looked at once in each
+
+
+def still_there(sockets, answer):
+    end = time.monotonic() + TICKS
+    while time.monotonic() < end:
+        for ws in sockets:
+            ws.text("x")
+            assert ws.read_text() == answer
+        time.sleep(0.1)
+    for ws in sockets:
+        ws.close()
+
+
 def refuses_long(kiln, wire):
     with open_socket(wire, kiln, "/blocking") as ws:
         ws.text("x" * 101)
@@ -294,13 +322,11 @@ def test_a_new_version_of_the_endpoint(make, wire, kind, close):
             assert ws.read_text() == "old"
         put_version(kiln, kind, "new")
         wait_for(lambda: kiln.get("/v").text == "new", "the new version")
-        for ws in (a, b):
-            if close:
+        if close:
+            for ws in (a, b):
                 assert ws.read_close() == (1012, "the endpoint has changed")
-            else:
-                ws.text("?")
-                assert ws.read_text() == "old", "the code that it began with"
-                ws.close()
+        else:
+            still_there((a, b), "old")  # the code that they began with
     with open_socket(wire, kiln, "/v") as ws:
         ws.text("?")
         assert ws.read_text() == "new"
