@@ -62,6 +62,7 @@ static const char help[] =
     "  -q, --quiet              messages alone\n"
     "Bench\n"
     "      --connections=N      (default 50)    --messages=N  in all (default 100000)    --size=BYTES  (default 20)\n"
+    "      --timeout=SECONDS    end with an error when nothing has come back for this long (default 30; 0: never)\n"
     "Echo server\n"
     "      --address=ADDRESS    where to listen (default: all)\n"
     "\n"
@@ -86,6 +87,7 @@ enum long_option {
     OPT_CONNECTIONS,
     OPT_MESSAGES,
     OPT_SIZE,
+    OPT_TIMEOUT,
 };
 
 static const struct option long_options[] = {
@@ -119,6 +121,7 @@ static const struct option long_options[] = {
     {"connections", required_argument, NULL, OPT_CONNECTIONS},
     {"messages", required_argument, NULL, OPT_MESSAGES},
     {"size", required_argument, NULL, OPT_SIZE},
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {NULL, 0, NULL, 0},
 };
 
@@ -164,6 +167,7 @@ static bool take_sending(struct ws_tool *t, int option)
     case OPT_CONNECTIONS: t->connections = (int)number("connections", optarg, 1, 100000); return true;
     case OPT_MESSAGES: t->messages = (int64_t)number("messages", optarg, 1, 1e12); return true;
     case OPT_SIZE: t->size = (size_t)number("size", optarg, 0, 1 << 30); return true;
+    case OPT_TIMEOUT: t->patience_s = number("timeout", optarg, 0, 1e6); return true;
     default: return false;
     }
 }
@@ -239,7 +243,8 @@ int main(int argc, char **argv)
 {
     keep_first_descriptors();
     static char program[] = "kiln ws";
-    struct ws_tool tool = {.wait_s = 1, .echo_port = -1, .connections = 50, .messages = 100000, .size = 20};
+    struct ws_tool tool = {
+        .wait_s = 1, .echo_port = -1, .connections = 50, .messages = 100000, .size = 20, .patience_s = 30};
     argv[0] = program; /* what getopt calls it */
     read_arguments(&tool, argc, argv);
     tool.options.headers = tool.headers;

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import pty
 import select
 import shutil
@@ -548,6 +549,31 @@ def test_a_client_that_never_reads_costs_bounded_memory():
 def test_bench_and_many_connections(echo_server):
     code, out, err = kiln_ws("--bench", "--connections=200", "--messages=4000", f"ws://127.0.0.1:{echo_server.port}/", timeout=120)
     assert code == 0 and b"4000 messages of 20 bytes over 200 connections" in out, err
+
+
+QUIET = """\
+#include <kiln.h>
+void kiln_socket(kiln_ws *ws, const char *path)
+{
+    kiln_ws_message m;
+    (void)path;
+    for (int left = ECHOES; kiln_ws_recv(ws, &m) > 0; left--) {
+        if (left > 0) {
+            kiln_ws_send(ws, m.type, m.data, m.length);
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("echoes", [0, 3])
+def test_a_bench_against_one_that_sends_nothing_back_ends_and_says_so(server, echoes):
+    with server(files={"quiet._c": QUIET.replace("ECHOES", str(echoes))}) as kiln:
+        url = kiln.url("/quiet").replace("http:", "ws:")
+        code, out, err = kiln_ws("--bench", "--connections=2", "--messages=100", "--timeout=1", url)
+        assert (code, out) == (3, b""), err
+        said = re.search(r"[0-2] of 2 connections are open, (\d) of 100 messages came back, and then nothing for 1 s: is it an echo server\?", err)
+        assert said and int(said[1]) <= 2 * echoes, err
 
 
 def test_the_load_of_the_figures_is_a_client_of_the_library(ca, tmp_path):

@@ -17,6 +17,7 @@ struct bench {
     int64_t wrong;
     int open;
     int wanted;
+    bool ended;
     double began;
     double slowest;
     double sum;
@@ -62,9 +63,7 @@ static void on_message(kiln_ws *ws, const kiln_ws_message *m, void *user)
     b->sum += took;
     b->slowest = took > b->slowest ? took : b->slowest;
     b->wrong += m->length != b->size || memcmp(m->data, b->message, b->size) != 0;
-    if (++b->came == b->to_come) {
-        kiln_ws_loop_stop(b->loop);
-    }
+    b->ended = b->ended || ++b->came == b->to_come;
     send_next(ws, one);
 }
 
@@ -75,7 +74,7 @@ static void on_close(kiln_ws *ws, int code, const char *reason, void *user)
     if (b->came < b->to_come) {
         snprintf(b->error, sizeof b->error, "a connection ended with %d: %s", code,
                  reason[0] != '\0' ? reason : kiln_ws_error(ws));
-        kiln_ws_loop_stop(b->loop);
+        b->ended = true;
     }
     free(one);
 }
@@ -101,6 +100,35 @@ static bool connect_all(struct bench *b, const struct ws_tool *tool)
     return true;
 }
 
+/* False: it broke, or for `patience` seconds no connection was opened and no message came back. */
+static bool run(struct bench *b, double patience)
+{
+    double since = seconds(CLOCK_MONOTONIC);
+    int64_t came = 0;
+    int open = 0;
+    while (!b->ended) {
+        double left = since + patience - seconds(CLOCK_MONOTONIC);
+        if (patience > 0 && left <= 0) {
+            snprintf(
+                b->error, sizeof b->error,
+                "%d of %d connections are open, %lld of %lld messages came back, and then nothing for %g s: is it an "
+                "echo server?",
+                b->open, b->wanted, (long long)b->came, (long long)b->to_come, patience);
+            return false;
+        }
+        if (kiln_ws_loop_run_once(b->loop, patience > 0 && left < 1 ? (int)(left * 1000) + 1 : 1000) < 0) {
+            snprintf(b->error, sizeof b->error, "the loop cannot wait");
+            return false;
+        }
+        if (b->came != came || b->open != open) {
+            came = b->came;
+            open = b->open;
+            since = seconds(CLOCK_MONOTONIC);
+        }
+    }
+    return b->came == b->to_come;
+}
+
 static void print(const struct bench *b, const struct ws_tool *tool, double cpu)
 {
     double took = seconds(CLOCK_MONOTONIC) - b->began;
@@ -115,8 +143,11 @@ static void print(const struct bench *b, const struct ws_tool *tool, double cpu)
 
 int ws_bench(const struct ws_tool *tool)
 {
-    struct bench b = {
-        .loop = kiln_ws_loop_create(), .size = tool->size, .to_send = tool->messages, .to_come = tool->messages};
+    struct bench b = {.loop = kiln_ws_loop_create(),
+                      .size = tool->size,
+                      .to_send = tool->messages,
+                      .to_come = tool->messages,
+                      .wanted = tool->connections};
     b.message = malloc(tool->size + 1);
     if (b.loop == NULL || b.message == NULL) {
         fputs("kiln ws: no memory\n", stderr);
@@ -126,7 +157,7 @@ int ws_bench(const struct ws_tool *tool)
     }
     memset(b.message, 'x', tool->size);
     double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
-    bool ok = connect_all(&b, tool) && kiln_ws_loop_run(b.loop) == KILN_OK && b.came == b.to_come;
+    bool ok = connect_all(&b, tool) && run(&b, tool->patience_s);
     cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     if (ok) {
         print(&b, tool, cpu);

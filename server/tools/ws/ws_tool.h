@@ -32,6 +32,7 @@ struct ws_tool {
     int connections;
     int64_t messages;
     size_t size;
+    double patience_s; /* that nothing may come back; 0: for ever */
 };
 
 int ws_talk(const struct ws_tool *tool);
