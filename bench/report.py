@@ -1,9 +1,11 @@
 """From the numbers of a run to a table and a plot."""
 
 import json
+import platform
 import re
 import statistics
 import subprocess
+import time
 from pathlib import Path
 
 from cases import load_cases
@@ -20,9 +22,22 @@ def processor():
     return found.group(1).strip() if found else "unknown processor"
 
 
-def versions(build):
-    commands = {"kiln": [str(build / "kiln"), "--version"], "nginx": ["/usr/sbin/nginx", "-v"], "h2o": ["h2o", "--version"],
-                "lighttpd": ["/usr/sbin/lighttpd", "-v"]}
+def about(build, **peers):
+    """What every result begins with: when, where, and versions: of kiln, and of `peers` by their commands."""
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    return {
+        "when": time.strftime("%Y-%m-%d %H:%M"),
+        "machine": f"{processor()}, Linux {platform.release().split('-')[0]}, TCP with {congestion}",
+        "versions": versions({"kiln": [str(build / "kiln"), "--version"], **peers}),
+    }
+
+
+def heading(title, about, how):
+    names = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return [f"# {title}", "", f"{about['when']}, {about['machine']}. {names}; {how}", ""]
+
+
+def versions(commands):
     found = {}
     for name, command in commands.items():
         try:
@@ -131,19 +146,15 @@ def terminal(table):
 
 def markdown(results, table):
     about = results["about"]
-    names = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    lines = [
-        "# Figures",
-        "",
-        f"{about['when']}, {about['machine']}. {names}; one worker each, pinned to one core, wrk on another, "
+    how = (
+        "one worker each, pinned to one core, wrk on another, "
         f"{about['connections']} connections, {about['rounds']} interleaved rounds of {about['seconds']} s. Ratios are "
         "processor time per request (user and system, whole process tree) over that of nginx in the same round: the best "
         "of the rounds, the median, and the ratio of the best seconds of each. Milliseconds: best and median of the samples"
-        + (", at a real-time priority." if about.get("undisturbed") else ", beside whatever else the machine did."),
-        "",
-        "| " + " | ".join(head for _, head in COLUMNS) + " |",
-        "|" + "---|" * len(COLUMNS),
-    ]
+        + (", at a real-time priority." if about.get("undisturbed") else ", beside whatever else the machine did.")
+    )
+    lines = heading("Figures", about, how)
+    lines += ["| " + " | ".join(head for _, head in COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(r[key] for key, _ in COLUMNS) + " |" for r in table]
     return "\n".join(lines) + "\n"
 

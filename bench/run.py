@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import itertools
 import os
-import platform
 import shutil
 import signal
 import statistics
@@ -194,14 +193,12 @@ def main():
     directory.chmod(0o755)  # workers that become another user read below it
     bench = Bench(options, directory)
     bench.results["about"] = {
-        "when": time.strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{report.processor()}, Linux {platform.release().split('-')[0]}",
+        **report.about(bench.build, nginx=["/usr/sbin/nginx", "-v"], h2o=["h2o", "--version"], lighttpd=["/usr/sbin/lighttpd", "-v"]),
         "rounds": options.rounds,
         "seconds": options.seconds,
         "connections": options.connections,
         "idle_connections": options.idle,
         "many": options.many,
-        "versions": report.versions(bench.build),
     }
     try:
         if load or wanted(options, "idle"):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import report
 import servers as servers_module
 from servers import HERE, LOAD_CORE, ROOT, Server, free_ports, make_kiln, wait_until, write_certificate
 
@@ -221,6 +222,16 @@ def table(rows):
     return "\n".join(lines + [f"| {t} | {v} | {limit} | {'yes' if met else 'NO'} | {more} |" for t, v, limit, met, more in rows]) + "\n"
 
 
+def document(options, rows):
+    about = report.about(options.build.resolve(), libwebsockets=["pkg-config", "--modversion", "libwebsockets"], node=["node", "--version"])
+    how = (
+        "servers with one worker pinned to one core, the load on another. Echoes: microseconds of processor time for each message (user and system, "
+        f"whole process tree), the best of {options.rounds} interleaved rounds of {options.seconds:g} s (4 times that for 1 MB), and the best "
+        "ratio to libwebsockets in the same round. Streams: processor seconds for each GB that came or went, of the server and of the client."
+    )
+    return "\n".join(report.heading("WebSocket figures", about, how)) + "\n" + table(rows)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", type=Path)
@@ -276,10 +287,9 @@ def main():
             if server is not None:
                 server.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    text = table(rows)
-    print(text)
+    print(table(rows))
     if not options.quick and not options.only:
-        (HERE / "results" / "websocket.md").write_text(text)
+        (HERE / "results" / "websocket.md").write_text(document(options, rows))
     return 0 if all(row[3] for row in rows) else 1
 
 
