@@ -12,6 +12,9 @@
 
 #include <stdlib.h>
 
+/* Of this length it is answered while it is in the cache, and freed before the next connection's is gathered. */
+enum { LONG_MESSAGE = 65536 };
+
 struct kiln_context *inbox_context(const struct kiln_ws *ws)
 {
     return ws->owner == &socket_inbox_owner ? ((struct inbox *)ws->owner_state)->ctx : NULL;
@@ -71,6 +74,9 @@ static bool on_message(struct kiln_ws *ws, const struct ws_item *item)
     inbox->bytes += item->len;
     if (inbox->waiting == INBOX_RECEIVES) {
         inbox_wake(inbox);
+        if (item->len >= LONG_MESSAGE) {
+            loop_hurry(ws->loop);
+        }
     }
     return inbox->count < INBOX_SLOTS && inbox->bytes < INBOX_BYTES;
 }

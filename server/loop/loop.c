@@ -140,6 +140,11 @@ void loop_defer(struct loop *loop, struct task *task)
     loop->deferred_tail = &task->next;
 }
 
+void loop_hurry(struct loop *loop)
+{
+    loop->hurries = true;
+}
+
 void loop_post(struct loop *loop, struct task *task)
 {
     struct task *head = atomic_load_explicit(&loop->mail, memory_order_relaxed);
@@ -224,6 +229,10 @@ void loop_run(struct loop *loop)
             struct watch *watch = loop->ready[i];
             if (watch != NULL) {
                 watch->on_ready(watch, loop->ready_events[i]);
+            }
+            if (UNLIKELY(loop->hurries)) {
+                loop->hurries = false;
+                loop_run_deferred(loop);
             }
         }
         timers_run(loop);

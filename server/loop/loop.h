@@ -72,6 +72,8 @@ struct task {
 
 /* From the loop's own thread: runs at the end of this iteration. */
 void loop_defer(struct loop *loop, struct task *task);
+/* What is deferred runs before the next event of this iteration: much memory waits for it. */
+void loop_hurry(struct loop *loop);
 /* From any thread; wakes the loop. */
 void loop_post(struct loop *loop, struct task *task);
 

@@ -33,6 +33,7 @@ struct loop {
 
     void *slots[LOOP_SLOT_COUNT];
     bool stopping; /* loop thread only */
+    bool hurries; /* loop_hurry() */
 
     /* backend */
     int poll_fd;

@@ -195,6 +195,61 @@ static void test_watch_removed_in_the_batch_is_not_called(void **state)
     }
 }
 
+/* Three are ready in one batch; of what each defers, that of the first two runs before the third is called, since the
+ * second hurries. */
+static struct task deferred[3];
+static char order[16];
+
+static void note_task(struct task *task)
+{
+    (void)task;
+    strcat(order, "t");
+    if (strlen(order) == 6) {
+        sem_post(&removed);
+    }
+}
+
+static void defer_and_hurry(struct watch *watch, uint32_t ready)
+{
+    static unsigned calls;
+    (void)ready;
+    loop_watch_remove(on.loop, watch);
+    strcat(order, "w");
+    deferred[calls].run = note_task;
+    loop_defer(on.loop, &deferred[calls]);
+    if (++calls == 2) {
+        loop_hurry(on.loop);
+    }
+}
+
+static void watch_three(void *arg)
+{
+    (void)arg;
+    for (unsigned i = 0; i < 3; i++) {
+        watches[i] = (struct watch){.fd = ends[i][0], .wanted = LOOP_READ, .on_ready = defer_and_hurry};
+        if (write(ends[i][1], "x", 1) != 1 || !loop_watch_add(on.loop, &watches[i])) {
+            abort();
+        }
+    }
+}
+
+static void test_who_hurries_does_not_wait_for_other_events(void **state)
+{
+    (void)state;
+    sem_init(&removed, 0, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]), 0);
+    }
+    loop_thread_call(&on, watch_three, NULL);
+    sem_wait(&removed);
+    loop_thread_call(&on, nothing, NULL);
+    assert_string_equal(order, "wwttwt");
+    for (unsigned i = 0; i < 3; i++) {
+        close(ends[i][0]);
+        close(ends[i][1]);
+    }
+}
+
 /* ---- time --------------------------------------------------------------------------------------- */
 
 static struct timer timer;
@@ -258,6 +313,7 @@ int main(void)
         TEST(test_single_letters_wake_the_loop),
         TEST(test_deferred_tasks_run_in_order),
         TEST(test_watch_removed_in_the_batch_is_not_called),
+        TEST(test_who_hurries_does_not_wait_for_other_events),
         TEST(test_timer_wakes_the_loop),
         TEST(test_date_header),
     };
