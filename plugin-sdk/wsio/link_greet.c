@@ -153,7 +153,7 @@ static void took_head(struct link *link, const struct ws_head *head, size_t len)
         link->state = WSLINK_ASKED;
         return;
     }
-    if (status == 426 && link->manners->page != NULL) {
+    if (status == 426 && link->manners->page != NULL && !ws_server_is_upgrade(ws_head_headers(head))) {
         show_page(link);
         return;
     }
