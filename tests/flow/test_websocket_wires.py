@@ -405,7 +405,7 @@ def test_what_is_no_handshake(make):
 
     assert status("/page.html") == 400, "a 200 would open a tunnel"
     assert status("/plain") == 400
-    assert status("/") in (400, 403, 404)
+    assert status("/") == 404
     assert status("/blocking", version="8") == 426
     assert status("/blocking", protocol="connect-ip") == 501
     assert status("/blocking", end=True) == 400
