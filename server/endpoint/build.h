@@ -27,6 +27,7 @@ struct settings {
     unsigned generation;
     char *helper; /* kiln-cc; NULL: not found */
     char *sdk_include; /* directory of kiln.h and kiln_tcc.h; NULL: not found */
+    bool out_of_reach; /* what is installed beside the program is closed to the user as whom requests are served */
     char *web_root; /* absolute, no slash at the end; "" when unknown */
     char *compiler; /* gcc or clang; NULL: none installed */
     enum compiler_kind compiler_kind;
@@ -57,6 +58,8 @@ struct settings *settings_create(const struct config *config);
 struct settings *settings_ref(struct settings *settings);
 void settings_unref(struct settings *settings);
 /* True when every source gives the same build under both, and it lives in the same place. */
+/* Why no C source can be compiled, for people; NULL: it can. */
+const char *settings_lack(const struct settings *settings);
 bool settings_same_builds(const struct settings *a, const struct settings *b);
 /* True when OffloadEndpoints names this file. */
 bool settings_offload(const struct settings *settings, struct str file);

@@ -481,8 +481,9 @@ bool endpoints_start(const struct config *config, unsigned loops)
         return false;
     }
     cache = cache_open(config->cache_dir.ptr, settings->web_root);
-    if (cache != NULL && settings->enable_c && (settings->helper == NULL || settings->sdk_include == NULL)) {
-        log_warning("%s not found: C sources cannot be compiled", settings->helper == NULL ? "kiln-cc" : "kiln.h");
+    const char *lack = settings_lack(settings);
+    if (cache != NULL && settings->enable_c && lack != NULL) {
+        log_warning("C sources cannot be compiled: %s", lack);
     }
     settings_unref(settings);
     if (cache == NULL) {

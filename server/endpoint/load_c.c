@@ -175,10 +175,9 @@ static void try_native(struct build_job *job, struct build_result *result)
 
 static bool settings_usable(const struct settings *s, struct build_result *result)
 {
-    if (s->helper == NULL) {
-        build_fail(result, "kiln-cc, the compiler helper, is not installed beside kiln (or name it by KILN_CC)");
-    } else if (s->sdk_include == NULL) {
-        build_fail(result, "kiln.h and kiln_tcc.h are not installed (or name their directory by KILN_SDK_INCLUDE)");
+    const char *lack = settings_lack(s);
+    if (lack != NULL) {
+        build_fail(result, "%s", lack);
     } else if (!s->enable_c) {
         build_fail(result, "C sources are switched off (option Enable_C)");
     } else {

@@ -4,6 +4,7 @@
 #include "endpoint/build.h"
 #include "endpoint/home.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,6 +183,7 @@ struct settings *settings_create(const struct config *config)
     if (program_directory(directory)) {
         s->helper = find_helper(directory);
         s->sdk_include = find_sdk(directory);
+        s->out_of_reach = access(directory, X_OK) != 0 && errno == EACCES;
     }
     find_compiler(s);
     s->web_root = strndup(config->web_root.ptr != NULL ? config->web_root.ptr : "", config->web_root.len);
@@ -198,6 +200,19 @@ struct settings *settings_create(const struct config *config)
     fingerprint(s, s->helper, s->tcc_fingerprint);
     fingerprint(s, s->compiler, s->native_fingerprint);
     return s;
+}
+
+const char *settings_lack(const struct settings *s)
+{
+    if (s->helper != NULL && s->sdk_include != NULL) {
+        return NULL;
+    }
+    if (s->out_of_reach) {
+        return "the compiler helper kiln-cc lies beside kiln in a directory that is closed to the user as whom requests are served: open "
+               "the directories above it to that user (chmod o+x), install Kiln elsewhere (make install), or set the option User";
+    }
+    return s->helper == NULL ? "kiln-cc, the compiler helper, is not installed beside kiln (or name it by KILN_CC)"
+                             : "kiln.h and kiln_tcc.h are not installed (or name their directory by KILN_SDK_INCLUDE)";
 }
 
 static bool same_strings(char *const *a, size_t a_count, char *const *b, size_t b_count)

@@ -13,7 +13,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from kiln_server import ROOT
 from websocket import KEY, RawSocket, cases, frame, large_messages, mask, to_and_fro
-from ws_peers import EchoServer, PythonServer, RawServer, Running, Threads, accept_head, build_program, kiln_ws
+from ws_peers import EchoServer, PythonServer, RawServer, Running, Threads, accept_head, agreed, build_program, kiln_ws
 
 
 def server_context(ca, tmp_path):
@@ -297,7 +297,7 @@ def test_compressed_messages_as_a_server(echo_server, parameters):
     async def talk():
         extension = ClientPerMessageDeflateFactory(**{"client_max_window_bits": True, **parameters})
         async with websockets.connect(echo_server.url, ssl=echo_server.context, compression=None, extensions=[extension], max_size=None) as ws:
-            assert ws.extensions, "agreed"
+            assert agreed(ws)
             await to_and_fro(ws)
         assert ws.close_code == 1000
 
@@ -310,7 +310,7 @@ def test_compressed_messages_as_a_client(ca, tmp_path, echo_client, parameters, 
     seen = []
 
     async def talk(ws):
-        assert ws.extensions, "agreed"
+        assert agreed(ws)
         await to_and_fro(ws)
         seen.append("all")
         await ws.close(1000)

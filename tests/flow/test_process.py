@@ -491,6 +491,22 @@ def test_worker_becomes_the_configured_user(server, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_programs_that_the_configured_user_cannot_reach(server, tmp_path):
+    """As in root's home directory: it says so, not that something is missing."""
+    open_to_all(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    for name in ("kiln", "kiln-cc", "kiln-try"):
+        shutil.copy2(build_dir() / name, home)
+    hello = "#include <kiln.h>\nint kiln_run(kiln_context *c, const char *p) { return kiln_puts(c, p); }\n"
+    with server({"User": "nobody"}, {"index.html": "page", "hello._c": hello}, program=home / "kiln") as kiln:
+        assert kiln.get("/").text == "page"
+        assert kiln.get("/hello").status == 500
+        wait_for(lambda: "hello._c: error: the compiler helper kiln-cc lies beside kiln in a directory that is closed to the user" in kiln.log(), "why")
+        assert "warning" in kiln.log() and "C sources cannot be compiled: the compiler helper kiln-cc lies" in kiln.log()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_worker_becomes_the_owner_of_the_web_directory(server, files, tmp_path):
     open_to_all(tmp_path)
     os.chown(files(PAGE), 12345, 23456)

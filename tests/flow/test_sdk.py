@@ -46,9 +46,10 @@ def test_the_header_compiles_everywhere_and_its_stamp_is_right(compiler, tmp_pat
         out = tmp_path / "m.so"
         subprocess.run([*command, *strict, "-fPIC", "-shared", f"-I{HEADER.parent}", "-o", out, *sources], check=True)
         program = "import ctypes,sys; m=ctypes.CDLL(sys.argv[1], mode=1); print(list((ctypes.c_uint*4).in_dll(m,'kiln_module_abi')))"
-        # Lazy binding: the functions that only the server has are not needed for this.
+        # Lazy binding: the functions that only the server has are not needed for this. What tcc links does not say that it
+        # needs no executable stack, and the C library since 2.41 refuses to load that.
         read = subprocess.run(["/usr/bin/python3", "-c", program, out], capture_output=True, text=True)
-        if "undefined symbol" in read.stderr:
+        if "undefined symbol" in read.stderr or "executable stack" in read.stderr:
             read = subprocess.run(["objdump", "-s", "-j", ".data", "-j", ".rodata", out], capture_output=True, text=True)
             assert "4e4c494b 01000000 00000000 01000000" in read.stdout
             continue

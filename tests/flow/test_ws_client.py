@@ -20,7 +20,7 @@ import websockets
 
 from kiln_server import ROOT, build_dir
 from websocket import RawSocket, frame
-from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, build_program, echo, kiln_ws, wsdump
+from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, asked_with, build_program, echo, kiln_ws, wsdump
 
 
 def server_context(ca, tmp_path, *names, client_ca=None):
@@ -106,8 +106,7 @@ def test_headers_subprotocol_origin_and_user_are_sent():
     seen = {}
 
     async def look(ws):
-        headers = ws.request.headers if hasattr(ws, "request") else ws.request_headers
-        seen.update({name.lower(): value for name, value in headers.raw_items()})
+        seen.update(asked_with(ws))
         seen["path"] = ws.path if hasattr(ws, "path") else ws.request.path
         await ws.send(ws.subprotocol)
 

@@ -11,7 +11,7 @@ import pytest
 
 from kiln_server import ROOT, wait_for
 from websocket import RawSocket
-from ws_peers import HttpProxy, PythonServer, RawServer, SocksProxy, echo
+from ws_peers import HttpProxy, PythonServer, RawServer, SocksProxy, agreed, asked_with, echo
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_what_is_sent_with_the_handshake(options):
     seen = {}
 
     async def look(ws):
-        seen.update({name.lower(): value for name, value in ws.request_headers.raw_items()})
-        await ws.send("compressed" if ws.extensions else "as it is")
+        seen.update(asked_with(ws))
+        await ws.send("compressed" if agreed(ws) else "as it is")
         await ws.close(1000)
 
     with PythonServer(look, subprotocols=["v9", "v1"]) as peer:

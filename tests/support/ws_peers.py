@@ -49,6 +49,18 @@ class PythonServer:
         self.loop.close()
 
 
+# python3-websockets has an older and a newer interface, which keep what a connection knows in two places.
+def agreed(ws) -> list:
+    """Its extensions."""
+    return ws.extensions if hasattr(ws, "extensions") else ws.protocol.extensions
+
+
+def asked_with(ws) -> dict:
+    """The fields of its handshake, as a server sees them."""
+    headers = ws.request_headers if hasattr(ws, "request_headers") else ws.request.headers
+    return {name.lower(): value for name, value in headers.raw_items()}
+
+
 async def echo(ws):
     async for message in ws:
         await ws.send(message)
