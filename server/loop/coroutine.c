@@ -111,24 +111,6 @@ void coroutine_stack_bounds(const struct coroutine *co, void **low, void **high)
     *high = (void *)(uintptr_t)co;
 }
 
-static void switch_in(struct coroutine *co)
-{
-    co->resumer = running;
-    running = co;
-#if defined(KILN_ASAN)
-    __sanitizer_start_switch_fiber(&co->resumer_fake_stack, co->map + GUARD, (size_t)((char *)co - co->map) - GUARD);
-#endif
-#if defined(KILN_TSAN)
-    co->resumer_fiber = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(co->fiber, 0);
-#endif
-    coroutine_switch(&co->resumer_sp, co->sp);
-#if defined(KILN_ASAN)
-    __sanitizer_finish_switch_fiber(co->resumer_fake_stack, NULL, NULL);
-#endif
-    running = co->resumer;
-}
-
 static void switch_out(struct coroutine *co)
 {
 #if defined(KILN_ASAN)
@@ -143,7 +125,7 @@ static void switch_out(struct coroutine *co)
 #endif
 }
 
-static void coroutine_main(void *arg)
+static void *coroutine_main(void *arg)
 {
     struct coroutine *co = arg;
 #if defined(KILN_ASAN)
@@ -151,8 +133,32 @@ static void coroutine_main(void *arg)
 #endif
     co->fn(co->arg);
     co->finished = true;
-    switch_out(co);
-    __builtin_unreachable();
+#if defined(KILN_ASAN) || defined(KILN_TSAN)
+    switch_out(co); /* they are told of it, and may see no return on the other stack */
+#endif
+    return co->resumer_sp;
+}
+
+static void switch_in(struct coroutine *co, bool first)
+{
+    co->resumer = running;
+    running = co;
+#if defined(KILN_ASAN)
+    __sanitizer_start_switch_fiber(&co->resumer_fake_stack, co->map + GUARD, (size_t)((char *)co - co->map) - GUARD);
+#endif
+#if defined(KILN_TSAN)
+    co->resumer_fiber = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(co->fiber, 0);
+#endif
+    if (first) {
+        coroutine_enter(&co->resumer_sp, co, coroutine_main, co);
+    } else {
+        coroutine_switch(&co->resumer_sp, co->sp);
+    }
+#if defined(KILN_ASAN)
+    __sanitizer_finish_switch_fiber(co->resumer_fake_stack, NULL, NULL);
+#endif
+    running = co->resumer;
 }
 
 static void recycle(struct coroutine *co)
@@ -195,11 +201,10 @@ bool coroutine_start(struct loop *loop, void (*fn)(void *), void *arg)
     co->fn = fn;
     co->arg = arg;
     co->finished = false;
-    co->sp = coroutine_prepare(co, coroutine_main, co);
 #if defined(KILN_TSAN)
     co->fiber = __tsan_create_fiber(0);
 #endif
-    switch_in(co);
+    switch_in(co, true);
     if (co->finished) {
         recycle(co);
     }
@@ -216,7 +221,7 @@ void coroutine_suspend(void)
 void coroutine_resume(struct coroutine *co)
 {
     CHECK(co->magic == COROUTINE_MAGIC && !co->finished && co->loop == loop_self());
-    switch_in(co);
+    switch_in(co, false);
     if (co->finished) {
         recycle(co);
     }
