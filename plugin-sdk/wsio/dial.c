@@ -304,24 +304,41 @@ static enum dial_result check_answer(struct dial *d, const struct ws_head *head)
     return fail(d, ws_answer_text(answer), "");
 }
 
+/* 100 to 199 are not the answer yet (RFC 9110, 15.2), but for 101. */
+static bool drop_interim(struct dial *d, const struct ws_head *head)
+{
+    if (head->status >= 200 || head->status == 101) {
+        return false;
+    }
+    d->interim += head->size;
+    d->head_len -= head->size;
+    memmove(d->head, d->head + head->size, d->head_len);
+    return true;
+}
+
 static enum dial_result step_answer(struct dial *d)
 {
     for (;;) {
-        if (d->head_len == DIAL_HEAD_MAX) {
+        struct ws_head head;
+        switch (ws_head_parse(&head, d->head, d->head_len, false)) {
+        case WS_HEAD_WHOLE:
+            if (drop_interim(d, &head)) {
+                continue;
+            }
+            return check_answer(d, &head);
+        case WS_HEAD_BAD: return fail(d, "the server's answer is not HTTP", "");
+        case WS_HEAD_MORE: break;
+        }
+        size_t room = DIAL_HEAD_MAX - d->interim - d->head_len;
+        if (room == 0) {
             return fail(d, "the server's answer is longer than 32 KB", "");
         }
-        ssize_t n = carrier_read(&d->transport, d->head + d->head_len, DIAL_HEAD_MAX - d->head_len);
+        ssize_t n = carrier_read(&d->transport, d->head + d->head_len, room);
         if (n <= 0) {
             return n == 0 ? fail(d, "the server closed the connection without an answer", "")
                           : waiting(d, n, "the server broke the connection");
         }
         d->head_len += (size_t)n;
-        struct ws_head head;
-        switch (ws_head_parse(&head, d->head, d->head_len, false)) {
-        case WS_HEAD_WHOLE: return check_answer(d, &head);
-        case WS_HEAD_BAD: return fail(d, "the server's answer is not HTTP", "");
-        case WS_HEAD_MORE: break;
-        }
     }
 }
 

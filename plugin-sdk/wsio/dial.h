@@ -45,6 +45,7 @@ struct dial {
     char *head; /* the server's answer and what came with it; malloc'ed, taken by whoever finishes */
     size_t head_len;
     size_t head_size; /* of the head itself */
+    size_t interim; /* bytes of interim answers that came before it */
     struct ws_deflate agreed;
     struct ws_text protocol;
     int status;

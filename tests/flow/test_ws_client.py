@@ -20,7 +20,10 @@ import websockets
 
 from kiln_server import ROOT, build_dir
 from websocket import RawSocket, frame
-from ws_peers import EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, asked_with, build_program, echo, kiln_ws, wsdump
+from ws_peers import (
+    EchoServer, HttpProxy, PythonServer, RawServer, SocksProxy, Threads, accept_head, asked_with, build_program, echo, kiln_ws, read_head,
+    wsdump,
+)
 
 
 def server_context(ca, tmp_path, *names, client_ca=None):
@@ -309,6 +312,28 @@ def test_refusals_are_told_in_words():
             assert (code, out) == (1, b"") and why in err, err
     code, _, err = kiln_ws(f"ws://127.0.0.1:{server.port}/")
     assert code == 1 and "Connection refused" in err
+
+
+@pytest.mark.parametrize("pieces", [1, 300])
+def test_interim_answers_are_not_the_answer(pieces):
+    """RFC 9110, 15.2: any number of them may come, in any pieces; an endless number is an answer that is too long."""
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+
+    class Server(Threads):
+        def serve(self, connection):
+            answer = interim * self.times + accept_head(read_head(connection)) + frame(0x81, b"hello", masked=False) + frame(0x88, b"\x03\xe8", masked=False)
+            for at in range(0, len(answer), len(answer) // pieces):
+                connection.sendall(answer[at : at + len(answer) // pieces])
+            while connection.recv(4096):
+                pass
+
+    with Server() as server:
+        server.times = 3
+        code, out, err = kiln_ws(f"ws://127.0.0.1:{server.port}/")
+        assert (code, out) == (0, b"hello\n"), err
+        server.times = 1000
+        code, out, err = kiln_ws(f"ws://127.0.0.1:{server.port}/")
+        assert (code, out) == (1, b"") and "longer than 32 KB" in err, err
 
 
 def test_a_server_that_says_nothing_is_given_up():
