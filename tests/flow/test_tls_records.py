@@ -6,13 +6,13 @@ import ssl
 import struct
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from certificates import TlsStream, record_sizes
 from https import GET, connect, curl, fetch
 from kiln_server import PATIENCE, build_dir, free_port, read_until, wait_for
+from preload import preloaded
 
 ECHO = """#include <kiln.h>
 int kiln_run(kiln_context *ctx, const char *path)
@@ -180,7 +180,7 @@ def test_keys_are_renewed_when_the_client_wants(https, ca, tmp_path):
 def test_an_openssl_that_does_not_use_our_key_derivation(server, ca, tmp_path, lacks):
     """Secrets then come by the log of keys, which the server says: every suite, resumption and new keys work."""
     ca.install(tmp_path / "certs", "localhost", "localhost", "127.0.0.1")
-    env = {**preloaded(tmp_path, "no_provider"), "NO_PROVIDER": lacks}
+    env = {**preloaded(tmp_path, "no_provider", "-lcrypto"), "NO_PROVIDER": lacks}
     kiln = server({}, {"index.html": "hello", "big": BIG}, tls=True, env=env).start()
     said = {"load": "does not load Kiln's key derivation", "fetch": "does not use Kiln's key derivation"}
     assert [why for why, text in said.items() if text in kiln.log()] == ([lacks] if lacks in said else [])
@@ -232,19 +232,10 @@ def kernel_makes_records(version="1.3", suite="TLS_AES_128_GCM_SHA256", keys=1) 
             return False
 
 
-def preloaded(directory, name):
-    """The environment of a server with tests/support/NAME.c between itself and its libraries."""
-    library = directory / f"{name}.so"
-    source = Path(__file__).resolve().parents[1] / "support" / f"{name}.c"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source, "-lcrypto", "-ldl"], check=True)
-    options = os.environ.get("ASAN_OPTIONS", "")
-    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": ":".join(filter(None, [options, "verify_asan_link_order=0"]))}
-
-
 @pytest.fixture(scope="module")
 def kernel_tls(tmp_path_factory):
     """The environment of a server whose kernel makes TLS records, whatever the real one can."""
-    return preloaded(tmp_path_factory.mktemp("kernel_tls"), "kernel_tls")
+    return preloaded(tmp_path_factory.mktemp("kernel_tls"), "kernel_tls", "-lcrypto")
 
 
 @pytest.fixture

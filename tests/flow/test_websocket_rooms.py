@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from kiln_server import ROOT, exchange, wait_for
+from preload import preloaded
 from websocket import RawSocket, frame
 
 PLUGINS = ROOT / "tests/plugins"
@@ -18,8 +19,8 @@ def kiln(server):
     return make(server)
 
 
-def make(server, **config):
-    one = server(config=config)
+def make(server, env=None, **config):
+    one = server(config=config, env=env)
     shutil.copy(PLUGINS / "socket._c", one.www / "blocking._c")
     shutil.copy(PLUGINS / "socket_callbacks._c", one.www / "callbacks._c")
     return one.start()
@@ -145,3 +146,21 @@ def test_what_waits_for_the_end_of_a_message_is_bounded(server, length, most):
         ws.send(frame(0x88, b"\x03\xf5"))
         assert ws.read() is None
     wait_for(lambda: kiln.get("/blocking").text.startswith("1013"), "the endpoint to see it")
+
+
+def test_each_message_is_compressed_once_however_many_receive_it(server, tmp_path):
+    counted = tmp_path / "deflate"
+    kiln = make(server, {**preloaded(tmp_path, "count_deflate", "-lz"), "COUNT_DEFLATE": str(counted)}, Threads=1, WebSocketCompressMin=10)
+    sockets = [RawSocket(kiln, "/callbacks", ["Sec-WebSocket-Extensions: permessage-deflate"]) for _ in range(40)]
+    for ws in sockets:
+        ws.text("room room")
+        ws.read()
+    text = b"tell everybody " * 10
+    before = int.from_bytes(counted.read_bytes(), "little")
+    with RawSocket(kiln, "/callbacks") as publisher:
+        publisher.text("say room " + text.decode())
+        for ws in sockets:
+            first, payload = ws.read()
+            assert first == 0xC1 and zlib.decompressobj(-15).decompress(payload + b"\0\0\xff\xff") == text
+            ws.close()
+    assert 0 < int.from_bytes(counted.read_bytes(), "little") - before < 5
