@@ -107,9 +107,12 @@ static bool take_record(struct tls *tls, size_t record_len, uint8_t *to, size_t 
     if (!count_nothing(tls, data ? len : 0)) {
         return fail(tls, ALERT_UNEXPECTED_MESSAGE);
     }
+    if (data && tls->message_len > 0) {
+        return fail(tls, ALERT_UNEXPECTED_MESSAGE); /* in the midst of a message */
+    }
     if (data) {
         *used += len;
-        return tls->message_len == 0 || fail(tls, ALERT_UNEXPECTED_MESSAGE); /* in the midst of a message */
+        return true;
     }
     bool failed = false;
     alert = take_other(tls, type, to + *used, len, &failed);

@@ -1,10 +1,10 @@
 /* What compilers and a hostile source can make us read: kiln-cc's report, messages of gcc and
  * clang, make rules, pragmas; and the page that is made of them. The first byte chooses. */
+#include "fuzz.h"
+
 #include "endpoint/build.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

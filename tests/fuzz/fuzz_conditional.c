@@ -1,12 +1,12 @@
 /* The values of conditional and negotiating headers, of any bytes: dates, entity tags,
  * Accept-Encoding, Accept, and file names on their way into Content-Disposition. */
+#include "fuzz.h"
+
 #include "answer/accept.h"
 #include "answer/compress.h"
 #include "answer/conditional.h"
 #include "answer/mime.h"
 #include "base/check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_date(struct str text)
 {

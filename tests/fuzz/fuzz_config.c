@@ -1,12 +1,12 @@
 /* Config files and command-line values of any bytes: refused with a message, or a snapshot that
  * prints as a file that reads back as the same snapshot. An input that begins with '-' is the value
  * of a command-line option, as "-Key=value". */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "config/config.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_print(const struct config *config)
 {

@@ -1,9 +1,9 @@
 /* Cookie headers of any bytes, and Set-Cookie made of them: what is accepted has one line, and reads
  * back as it was written. */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "request/cookie.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_set_cookie(struct str name, struct str value)
 {

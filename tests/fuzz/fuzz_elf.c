@@ -1,12 +1,12 @@
 /* The reader of ELF files, which sees whatever lies in the site as name.so. */
+#include "fuzz.h"
+
 #include "endpoint/build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

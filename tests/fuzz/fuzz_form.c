@@ -1,11 +1,11 @@
 /* Forms of any bytes, cut in any way, give the same pairs; decoding never grows. */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "request/form.h"
 #include "request/percent.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool note_pair(void *arg, struct str name, struct str value)
 {

@@ -2,13 +2,13 @@
  * stream, cut; a peer that reads slowly, ends or resets. What the server took for requests and bodies
  * must be exactly what an independent strict parser finds, and what it sent must parse as
  * answers to exactly those. A leading four bytes choose the pieces and the peer's behaviour. */
+#include "fuzz.h"
+
 #include "tests/support/fake_conn.h"
 #include "tests/support/strict_http1.h"
 
 #include "protocol/http1.h"
 #include "request/request.h"
-
-#define REQUIRE(what) ((what) ? (void)0 : failed(#what, __LINE__))
 
 enum { MAX_SEEN = 2048 };
 
@@ -22,7 +22,6 @@ struct seen {
     bool http10;
 };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 void __wrap_request_start(struct request *req);
 
 static struct loop *loop;
@@ -30,21 +29,7 @@ static struct fake peer;
 static struct request *held;
 static struct seen seen[MAX_SEEN];
 static unsigned seen_count;
-static uint32_t dice;
 static char block[70000];
-
-static void failed(const char *what, int line)
-{
-    fprintf(stderr, "fuzz_http1.c:%d: %s is not so; %u requests seen, %zu bytes sent\n", line, what, seen_count,
-            peer.out.len);
-    abort();
-}
-
-static uint32_t roll(uint32_t sides)
-{
-    dice = dice * 1664525u + 1013904223u;
-    return (dice >> 8) % sides;
-}
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
@@ -63,7 +48,7 @@ static void answer(struct request *req)
 static bool sink_bytes(struct request *req, const uint8_t *data, size_t len)
 {
     struct seen *s = req->body.sink_arg;
-    REQUIRE(!s->ended && s->error == -1 && len > 0);
+    CHECK(!s->ended && s->error == -1 && len > 0);
     s->hash = strict_hash(s->hash, data, len);
     s->body += len;
     if (way_of(req->target) == 'f') {
@@ -80,7 +65,7 @@ static bool sink_bytes(struct request *req, const uint8_t *data, size_t len)
 static void sink_end(struct request *req)
 {
     struct seen *s = req->body.sink_arg;
-    REQUIRE(!s->ended && s->error == -1 && req->body.complete);
+    CHECK(!s->ended && s->error == -1 && req->body.complete);
     s->ended = true;
     held = NULL;
     answer(req);
@@ -89,7 +74,7 @@ static void sink_end(struct request *req)
 static void sink_error(struct request *req, int status)
 {
     struct seen *s = req->body.sink_arg;
-    REQUIRE(!s->ended && s->error == -1);
+    CHECK(!s->ended && s->error == -1);
     s->error = status;
     held = NULL;
     if (status != 0) {
@@ -109,13 +94,13 @@ static void on_gone(struct request *req)
 static void stream(struct request *req)
 {
     response_begin(req, RESPONSE_LENGTH_UNKNOWN);
-    for (uint32_t i = roll(5); i > 0; i--) {
-        if (roll(2) != 0) {
-            response_write(req, block, roll(3000));
+    for (uint32_t i = fuzz_roll(5); i > 0; i--) {
+        if (fuzz_roll(2) != 0) {
+            response_write(req, block, fuzz_roll(3000));
         } else {
-            response_write_ref(req, block, roll(sizeof block), NULL, NULL);
+            response_write_ref(req, block, fuzz_roll(sizeof block), NULL, NULL);
         }
-        if (roll(4) == 0) {
+        if (fuzz_roll(4) == 0) {
             req->ops->flush(req);
             if (peer.conn == NULL) {
                 return;
@@ -156,7 +141,7 @@ static bool reads_body(char way)
 
 void __wrap_request_start(struct request *req)
 {
-    REQUIRE(seen_count < MAX_SEEN && held == NULL);
+    CHECK(seen_count < MAX_SEEN && held == NULL);
     struct seen *s = &seen[seen_count++];
     char way = way_of(req->target);
     snprintf(s->method, sizeof s->method, "%.*s", STR_ARG(req->method_text));
@@ -166,10 +151,10 @@ void __wrap_request_start(struct request *req)
     snprintf(s->method, sizeof s->method, "%.*s", STR_ARG(req->method_text));
     s->http10 = req->http_minor == 0;
     req->response.no_body = req->method == METHOD_HEAD;
-    REQUIRE(strlen(req->target.ptr) == req->target.len);
+    CHECK(strlen(req->target.ptr) == req->target.len);
     for (unsigned i = 0; i < req->header_count; i++) {
-        REQUIRE(strlen(req->headers[i].name.ptr) == req->headers[i].name.len);
-        REQUIRE(strlen(req->headers[i].value.ptr) == req->headers[i].value.len);
+        CHECK(strlen(req->headers[i].name.ptr) == req->headers[i].name.len);
+        CHECK(strlen(req->headers[i].value.ptr) == req->headers[i].value.len);
     }
     req->on_gone = on_gone;
     if (way == 'h') {
@@ -228,12 +213,12 @@ static bool check_read_body(struct strict_input *in, struct strict_request *r, c
         return s->ended;
     }
     if (result == STRICT_OK) {
-        REQUIRE(cut || s->ended);
-        REQUIRE(!s->ended || (s->body == r->body && s->hash == r->hash));
+        CHECK(cut || s->ended);
+        CHECK(!s->ended || (s->body == r->body && s->hash == r->hash));
         return s->ended;
     }
-    REQUIRE(!s->ended && s->body <= r->body);
-    REQUIRE(cut || s->error == 400 || s->error == 413);
+    CHECK(!s->ended && s->body <= r->body);
+    CHECK(cut || s->error == 400 || s->error == 413);
     return false;
 }
 
@@ -250,18 +235,18 @@ static void check_requests(const uint8_t *data, size_t size, bool cut)
             return; /* it was refused */
         }
         if (result == STRICT_INCOMPLETE || result == STRICT_BAD) {
-            REQUIRE(n == seen_count);
+            CHECK(n == seen_count);
             return;
         }
         if (n == seen_count) {
-            REQUIRE(cut);
+            CHECK(cut);
             return;
         }
         const struct seen *s = &seen[n++];
         char way = way_of(s->target);
         if (result == STRICT_OK) {
-            REQUIRE(strcmp(s->method, r.method) == 0);
-            REQUIRE(str_eq(s->target, (struct str){r.target, r.target_len}));
+            CHECK(strcmp(s->method, r.method) == 0);
+            CHECK(str_eq(s->target, (struct str){r.target, r.target_len}));
         }
         bool goes_on = r.keep_alive && way != 'x' && !(way == 's' && r.minor_zero);
         if (r.chunked || r.length > 0) {
@@ -269,7 +254,7 @@ static void check_requests(const uint8_t *data, size_t size, bool cut)
             goes_on = goes_on && behind;
         }
         if (!goes_on) {
-            REQUIRE(n == seen_count);
+            CHECK(n == seen_count);
             return;
         }
     }
@@ -292,12 +277,12 @@ static const char *skip_chunks(const char *at, const char *end)
         }
         char *digits_end;
         unsigned long long n = strtoull(at, &digits_end, 16);
-        REQUIRE(digits_end == line && digits_end > at);
+        CHECK(digits_end == line && digits_end > at);
         at = line + 2;
         if ((unsigned long long)(end - at) < n + 2) {
             return NULL;
         }
-        REQUIRE(memcmp(at + n, "\r\n", 2) == 0);
+        CHECK(memcmp(at + n, "\r\n", 2) == 0);
         at += n + 2;
         if (n == 0) {
             return at;
@@ -332,20 +317,20 @@ static void check_answers(bool cut)
     /* A cut answer takes what was queued with it. */
     cut = cut || (seen_count > 0 && way_of(seen[seen_count - 1].target) == 'x');
     while (at < end) {
-        REQUIRE(!closing);
+        CHECK(!closing);
         const char *body = find(at, end, "\r\n\r\n");
         if (body == NULL) {
-            REQUIRE(cut);
+            CHECK(cut);
             return;
         }
         body += 4;
         int status = 0;
-        REQUIRE(sscanf(at, "HTTP/1.1 %3d ", &status) == 1);
+        CHECK(sscanf(at, "HTTP/1.1 %3d ", &status) == 1);
         if (status == 100) {
             at = body;
             continue;
         }
-        REQUIRE(answers <= seen_count);
+        CHECK(answers <= seen_count);
         const char *method = answers < seen_count ? seen[answers].method : "?";
         closing = find(at, body, "\r\nConnection: close\r\n") != NULL;
         const char *next = skip_body(at, body, end, method, status);
@@ -355,23 +340,23 @@ static void check_answers(bool cut)
         }
         answers++;
         if (next == NULL) {
-            REQUIRE(cut);
+            CHECK(cut);
             return;
         }
         at = next;
     }
-    REQUIRE(cut || answers == seen_count || answers == seen_count + 1);
+    CHECK(cut || answers == seen_count || answers == seen_count + 1);
 }
 
 /* ---- one run ---------------------------------------------------------------------------------------- */
 
 static void act(void)
 {
-    switch (roll(12)) {
+    switch (fuzz_roll(12)) {
     case 0:
     case 1: poke_held(); break;
     case 2: peer.budget = 0; break;
-    case 3: peer.budget = roll(5000); break;
+    case 3: peer.budget = fuzz_roll(5000); break;
     case 4:
     case 5: peer.budget = SIZE_MAX; break;
     default: break;
@@ -383,13 +368,13 @@ static void feed(const uint8_t *data, size_t size, uint32_t largest)
 {
     size_t at = 0;
     while (at < size && peer.conn != NULL) {
-        size_t n = 1 + roll(largest);
+        size_t n = 1 + fuzz_roll(largest);
         n = n < size - at ? n : size - at;
         fake_input(&peer, data + at, n);
         at += n;
         while (peer.in_len > 0 && peer.conn != NULL) {
             /* It does not read on: something must happen first. */
-            peer.budget = roll(2) != 0 ? SIZE_MAX : roll(100000);
+            peer.budget = fuzz_roll(2) != 0 ? SIZE_MAX : fuzz_roll(100000);
             poke_held();
             fake_run(&peer);
         }
@@ -424,9 +409,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 4) {
         return 0;
     }
-    static const uint32_t pieces[] = {1, 3, 20, 200, 100000, 100000, 100000, 100000};
-    dice = (uint32_t)data[0] | (uint32_t)data[1] << 8;
-    uint32_t largest = pieces[data[2] & 7];
+    fuzz_dice = (uint32_t)data[0] | (uint32_t)data[1] << 8;
+    uint32_t largest = fuzz_largest_piece(data[2]);
     uint8_t end = data[3];
     data += 4;
     size -= 4;
@@ -436,7 +420,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     }
     bool cut = (end & 15) == 0;
-    size_t given = cut ? roll((uint32_t)size + 1) : size;
+    size_t given = cut ? fuzz_roll((uint32_t)size + 1) : size;
     feed(data, given, largest);
     if ((end & 15) == 1) {
         cut = true; /* an orderly end, but in the middle of everything */
@@ -445,16 +429,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else if (cut) {
         peer.reset = true;
         fake_run(&peer);
-        REQUIRE(!fake_reads(&peer));
+        CHECK(!fake_reads(&peer));
     } else {
         settle();
         fake_eof(&peer);
         settle();
-        REQUIRE(peer.conn == NULL);
+        CHECK(peer.conn == NULL);
     }
     check_answers(cut);
     fake_close(&peer);
-    REQUIRE(held == NULL);
+    CHECK(held == NULL);
     check_requests(data, given, cut);
     for (unsigned i = 0; i < seen_count; i++) {
         free((char *)(uintptr_t)seen[i].target.ptr);

@@ -2,6 +2,8 @@
  * that reads slowly, ends or resets. What goes out must be well-formed frames on streams that were opened
  * and not ended; every request that began must end; nothing may be left. A leading four bytes choose the
  * pieces and the peer's behaviour; the preface and SETTINGS are put before the rest. */
+#include "fuzz.h"
+
 #include "tests/support/fake_conn.h"
 
 #include "protocol/http2.h"
@@ -9,11 +11,8 @@
 
 #include <nghttp2/nghttp2.h>
 
-#define REQUIRE(what) ((what) ? (void)0 : failed(#what, __LINE__))
-
 enum { MAX_HELD = 256, MAX_STREAMS = 4096, FRAME_HEAD = 9 };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 void __wrap_request_start(struct request *req);
 
 static const uint8_t hello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
@@ -24,21 +23,7 @@ static struct request *held[MAX_HELD];
 static unsigned held_count;
 static unsigned begun;
 static unsigned freed;
-static uint32_t dice;
 static char block[70000];
-
-static void failed(const char *what, int line)
-{
-    fprintf(stderr, "fuzz_http2.c:%d: %s is not so; %u requests begun, %zu bytes sent\n", line, what, begun,
-            peer.out.len);
-    abort();
-}
-
-static uint32_t roll(uint32_t sides)
-{
-    dice = dice * 1664525u + 1013904223u;
-    return (dice >> 8) % sides;
-}
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
@@ -74,7 +59,7 @@ static void count_free(void *arg)
 
 static bool sink_bytes(struct request *req, const uint8_t *data, size_t len)
 {
-    REQUIRE(len > 0 && data != NULL && !req->body.complete);
+    CHECK(len > 0 && data != NULL && !req->body.complete);
     if (way_of(req) == 'f') {
         response_send(req, "first", 5);
     } else if (way_of(req) == 'p') {
@@ -86,9 +71,9 @@ static bool sink_bytes(struct request *req, const uint8_t *data, size_t len)
 
 static void sink_end(struct request *req)
 {
-    REQUIRE(req->body.complete && !req->response.head_sent);
+    CHECK(req->body.complete && !req->response.head_sent);
     for (unsigned i = 0; i < req->trailer_count; i++) {
-        REQUIRE(strlen(req->trailers[i].name.ptr) == req->trailers[i].name.len);
+        CHECK(strlen(req->trailers[i].name.ptr) == req->trailers[i].name.len);
     }
     let_go(req);
     response_send(req, "end", 3);
@@ -107,13 +92,13 @@ static const struct body_sink sink = {sink_bytes, sink_end, sink_error};
 static void stream(struct request *req)
 {
     response_begin(req, RESPONSE_LENGTH_UNKNOWN);
-    for (uint32_t i = roll(5); i > 0; i--) {
-        if (roll(2) != 0) {
-            response_write(req, block, roll(30000));
+    for (uint32_t i = fuzz_roll(5); i > 0; i--) {
+        if (fuzz_roll(2) != 0) {
+            response_write(req, block, fuzz_roll(30000));
         } else {
-            response_write_ref(req, block, roll(sizeof block), NULL, NULL);
+            response_write_ref(req, block, fuzz_roll(sizeof block), NULL, NULL);
         }
-        if (roll(4) == 0) {
+        if (fuzz_roll(4) == 0) {
             request_hold(req);
             req->ops->flush(req);
             bool gone = req->gone || req->ended;
@@ -151,12 +136,12 @@ static void answer(struct request *req)
 void __wrap_request_start(struct request *req)
 {
     begun++;
-    REQUIRE(arena_defer(&req->arena, count_free, NULL));
+    CHECK(arena_defer(&req->arena, count_free, NULL));
     req->response.no_body = req->method == METHOD_HEAD;
-    REQUIRE(strlen(req->target.ptr) == req->target.len && req->host.ptr != NULL);
+    CHECK(strlen(req->target.ptr) == req->target.len && req->host.ptr != NULL);
     for (unsigned i = 0; i < req->header_count; i++) {
-        REQUIRE(strlen(req->headers[i].name.ptr) == req->headers[i].name.len);
-        REQUIRE(strlen(req->headers[i].value.ptr) == req->headers[i].value.len);
+        CHECK(strlen(req->headers[i].name.ptr) == req->headers[i].name.len);
+        CHECK(strlen(req->headers[i].value.ptr) == req->headers[i].value.len);
     }
     req->on_gone = (void (*)(struct request *))let_go;
     if (way_of(req) == 'h') {
@@ -174,7 +159,7 @@ static void poke_held(void)
     if (held_count == 0) {
         return;
     }
-    struct request *req = held[roll(held_count)];
+    struct request *req = held[fuzz_roll(held_count)];
     let_go(req);
     if (way_of(req) == 'p' && !req->body.complete) {
         req->ops->body_resume(req);
@@ -195,16 +180,16 @@ static void check_output(void)
     while (end - at >= FRAME_HEAD) {
         size_t len = (size_t)at[0] << 16 | (size_t)at[1] << 8 | at[2];
         uint32_t id = (uint32_t)at[5] << 24 | (uint32_t)at[6] << 16 | (uint32_t)at[7] << 8 | at[8];
-        REQUIRE(len <= 16384 && at[3] <= NGHTTP2_CONTINUATION && at[3] != NGHTTP2_PUSH_PROMISE && id < 1u << 31);
-        REQUIRE(!first || at[3] == NGHTTP2_SETTINGS);
+        CHECK(len <= 16384 && at[3] <= NGHTTP2_CONTINUATION && at[3] != NGHTTP2_PUSH_PROMISE && id < 1u << 31);
+        CHECK(!first || at[3] == NGHTTP2_SETTINGS);
         first = false;
         bool is_message = at[3] == NGHTTP2_DATA || at[3] == NGHTTP2_HEADERS;
-        REQUIRE(!is_message || id % 2 == 1);
+        CHECK(!is_message || id % 2 == 1);
         if (is_message && id / 2 < MAX_STREAMS) {
-            REQUIRE(!ended[id / 2]);
+            CHECK(!ended[id / 2]);
             ended[id / 2] = (at[4] & NGHTTP2_FLAG_END_STREAM) != 0;
         } else if (at[3] == NGHTTP2_RST_STREAM && id / 2 < MAX_STREAMS) {
-            REQUIRE(len == 4 && id % 2 == 1);
+            CHECK(len == 4 && id % 2 == 1);
         }
         if ((size_t)(end - at) < FRAME_HEAD + len) {
             return; /* the connection was cut */
@@ -217,14 +202,14 @@ static void check_output(void)
 
 static void act(void)
 {
-    switch (roll(14)) {
+    switch (fuzz_roll(14)) {
     case 0:
     case 1: poke_held(); break;
     case 2: peer.budget = 0; break;
-    case 3: peer.budget = roll(5000); break;
+    case 3: peer.budget = fuzz_roll(5000); break;
     case 4:
     case 5: peer.budget = SIZE_MAX; break;
-    case 6: fake_wait(&peer, roll(3000)); break;
+    case 6: fake_wait(&peer, fuzz_roll(3000)); break;
     default: break;
     }
     fake_run(&peer);
@@ -234,7 +219,7 @@ static void feed(const uint8_t *data, size_t size, uint32_t largest)
 {
     size_t at = 0;
     while (at < size && peer.conn != NULL) {
-        size_t n = 1 + roll(largest);
+        size_t n = 1 + fuzz_roll(largest);
         n = n < size - at ? n : size - at;
         fake_input(&peer, data + at, n);
         at += n;
@@ -275,9 +260,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 4) {
         return 0;
     }
-    static const uint32_t pieces[] = {1, 3, 20, 200, 100000, 100000, 100000, 100000};
-    dice = (uint32_t)data[0] | (uint32_t)data[1] << 8;
-    uint32_t largest = pieces[data[2] & 7];
+    fuzz_dice = (uint32_t)data[0] | (uint32_t)data[1] << 8;
+    uint32_t largest = fuzz_largest_piece(data[2]);
     uint8_t end = data[3];
     held_count = 0;
     begun = 0;
@@ -303,6 +287,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     check_output();
     fake_close(&peer);
-    REQUIRE(held_count == 0 && begun == freed);
+    CHECK(held_count == 0 && begun == freed);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* What the process of an isolated endpoint sends, be it anything: no answer but its own is touched, heads and
  * lengths that reach a client are right, and nothing remains. */
-#include "tests/support/relay_support.h"
+#include "fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/support/relay_support.h"
 
 static void give_descriptors(struct wire *wire)
 {

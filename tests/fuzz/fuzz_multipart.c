@@ -1,10 +1,10 @@
 /* Any body, cut in any way, gives the same parts: parsed whole and in pieces, and compared. */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "request/multipart.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void note(struct buffer *out, const struct multipart *mp, enum multipart_event event, struct str bytes)
 {

@@ -1,11 +1,11 @@
 /* Any bytes as a path: what comes out holds no way out of the root, and a second look at
  * it changes nothing. */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "route/path.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_normal(struct str path)
 {

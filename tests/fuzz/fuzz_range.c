@@ -1,9 +1,9 @@
 /* Range headers of any bytes against sizes of all magnitudes: parts lie in the file, do not
  * overlap, and together are no more than it. The first two bytes choose the size. */
+#include "fuzz.h"
+
 #include "answer/range.h"
 #include "base/check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_parts(const struct range_set *set, uint64_t size)
 {

@@ -1,13 +1,13 @@
 /* A Cookie header of any bytes, and a value of any bytes, on their way into a session: the
  * header finds a session only when it holds exactly the id that was given out; what is
  * taken as JSON comes back as it was and makes one object with its neighbours. */
+#include "fuzz.h"
+
 #include "base/check.h"
 #include "sessions/json_text.h"
 #include "sessions/session.h"
 
 #include <cjson/cJSON.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct sessions *service;
 static char known[SESSION_ID_MAX + 1];

@@ -1,11 +1,11 @@
 /* What a client reads before it is connected: URLs, and the answers of both kinds of proxies, in one piece and byte by
  * byte, which must come to the same. */
+#include "fuzz.h"
+
 #include "wsio/proxy.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static enum proxy_result talk(const struct proxy_url *proxy, const uint8_t *data, size_t size, size_t step)
 {

@@ -1,6 +1,6 @@
 /* Records of TLS: RFC 8448's trace, all formats, what is refused, and what is no data. */
 #include "connection/hex.h"
-#include "connection/tls_private.h"
+#include "tests/support/tls_peers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,36 +9,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static const struct {
-    int nid;
-    bool tls13;
-} suites[] = {
-    {NID_aes_128_gcm, true},  {NID_aes_256_gcm, true},  {NID_chacha20_poly1305, true},
-    {NID_aes_128_gcm, false}, {NID_aes_256_gcm, false}, {NID_chacha20_poly1305, false},
-};
-enum { SUITES = sizeof suites / sizeof suites[0] };
-
-static void set(struct record_way *way, const struct record_format *format, bool seal)
-{
-    uint8_t key[32];
-    uint8_t iv[RECORD_IV];
-    memset(key, 7, sizeof key);
-    memset(iv, 9, sizeof iv);
-    memset(way->secret, 5, sizeof way->secret);
-    assert_true(record_way_set(way, format, key, iv, seal));
-}
-
-static size_t seal(struct record_way *way, const struct record_format *format, uint8_t type, const void *data,
-                   size_t len, uint8_t *out)
-{
-    struct iovec vector = {(void *)(uintptr_t)data, len};
-    size_t made = record_seal(way, format, type, &vector, len, out);
-    enum tls_alert alert;
-    assert_true(made > len && made <= len + RECORD_AROUND);
-    assert_int_equal(record_length(format, out, &alert), made);
-    return made;
-}
 
 /* RFC 8448, 3: the client's first application data. */
 static void as_in_rfc_8448(void **state)
@@ -61,7 +31,7 @@ static void as_in_rfc_8448(void **state)
         data[i] = i;
     }
     assert_true(record_way_set(&way, format, key, iv, true));
-    assert_int_equal(seal(&way, format, RECORD_DATA, data, sizeof data, out), sizeof expected);
+    assert_int_equal(peers_seal(&way, format, RECORD_DATA, data, sizeof data, out), sizeof expected);
     assert_memory_equal(out, expected, sizeof expected);
     record_way_free(&way);
 }
@@ -75,12 +45,12 @@ static void every_format_opens_what_it_sealed(void **state)
     for (size_t i = 0; i < sizeof data; i++) {
         data[i] = (uint8_t)(i * 31);
     }
-    for (size_t s = 0; s < SUITES; s++) {
-        const struct record_format *format = record_format_find(suites[s].nid, suites[s].tls13);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        const struct record_format *format = record_format_find(peers_suites[s].nid, peers_suites[s].tls13);
         struct record_way out = {0};
         struct record_way in = {0};
-        set(&out, format, true);
-        set(&in, format, false);
+        peers_set(&out, format, true);
+        peers_set(&in, format, false);
         static const size_t sizes[] = {0, 1, 15, 16, 17, 1369, 4096, RECORD_MAX};
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             size_t half = sizes[i] / 3;
@@ -105,17 +75,17 @@ static void what_was_touched_does_not_open(void **state)
     uint8_t record[64 + RECORD_AROUND];
     uint8_t opened[64 + RECORD_AROUND];
     uint8_t data[64] = {0};
-    for (size_t s = 0; s < SUITES; s++) {
-        const struct record_format *format = record_format_find(suites[s].nid, suites[s].tls13);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        const struct record_format *format = record_format_find(peers_suites[s].nid, peers_suites[s].tls13);
         struct record_way out = {0};
         struct record_way in = {0};
-        set(&out, format, true);
-        size_t len = seal(&out, format, RECORD_DATA, data, sizeof data, record);
+        peers_set(&out, format, true);
+        size_t len = peers_seal(&out, format, RECORD_DATA, data, sizeof data, record);
         for (size_t at = 0; at < len; at++) {
             bool counted = at != 3 && at != 4; /* of the length the caller made use */
             size_t opened_len;
             uint8_t type;
-            set(&in, format, false);
+            peers_set(&in, format, false);
             in.sequence = 0;
             record[at] ^= 1;
             if (counted) {
@@ -166,62 +136,10 @@ static void lengths_and_types_have_bounds(void **state)
 
 /* ---- a connection behind its handshake ------------------------------------------------------------------ */
 
-struct peers {
-    struct tls_loop *shared;
-    struct tls tls; /* the server's */
-    struct record_way out; /* the client's */
-    struct record_way in;
-    uint8_t to[2 * TLS_RECORD_ROOM + TLS_RECEIVE_BYTES];
-    size_t used;
-};
-
-static struct peers *begin(size_t suite)
-{
-    struct peers *p = calloc(1, sizeof *p);
-    p->shared = calloc(1, sizeof *p->shared);
-    p->shared->out_cap = 4096;
-    p->shared->out = malloc(p->shared->out_cap);
-    p->tls.shared = p->shared;
-    p->tls.format = record_format_find(suites[suite].nid, suites[suite].tls13);
-    p->tls.record_most = RECORD_MAX;
-    set(&p->tls.in, p->tls.format, false);
-    set(&p->tls.out, p->tls.format, true);
-    set(&p->out, p->tls.format, true);
-    set(&p->in, p->tls.format, false);
-    return p;
-}
-
-static void end(struct peers *p)
-{
-    record_way_free(&p->tls.in);
-    record_way_free(&p->tls.out);
-    record_way_free(&p->out);
-    record_way_free(&p->in);
-    free(p->tls.partial);
-    free(p->shared->out);
-    free(p->shared);
-    free(p);
-}
-
-/* As tls.c does it when bytes have come. */
-static bool arrive(struct peers *p, const uint8_t *data, size_t len)
-{
-    memcpy(p->shared->received + p->tls.partial_len, data, len);
-    if (p->tls.partial != NULL) {
-        memcpy(p->shared->received, p->tls.partial, p->tls.partial_len);
-    }
-    p->shared->in = p->shared->received;
-    p->shared->in_left = p->tls.partial_len + len;
-    free(p->tls.partial);
-    p->tls.partial = NULL;
-    p->tls.partial_len = 0;
-    return tls_input(&p->tls, p->to, sizeof p->to, &p->used);
-}
-
 static bool give(struct peers *p, uint8_t type, const void *data, size_t len)
 {
     uint8_t record[256 + RECORD_AROUND];
-    return arrive(p, record, seal(&p->out, p->tls.format, type, data, len, record));
+    return peers_arrive(p, record, peers_seal(&p->out, p->tls.format, type, data, len, record));
 }
 
 /* What the server has put out: an alert's description; -1 when there is something else or nothing. */
@@ -242,21 +160,21 @@ static int alert_of(struct peers *p)
 static void records_come_in_any_pieces(void **state)
 {
     (void)state;
-    for (size_t s = 0; s < SUITES; s++) {
-        struct peers *p = begin(s);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        struct peers *p = peers_begin(s);
         uint8_t wire[4 * (100 + RECORD_AROUND)];
         size_t len = 0;
         char data[100];
         memset(data, 'x', sizeof data);
         for (int i = 0; i < 4; i++) {
-            len += seal(&p->out, p->tls.format, RECORD_DATA, data, sizeof data, wire + len);
+            len += peers_seal(&p->out, p->tls.format, RECORD_DATA, data, sizeof data, wire + len);
         }
         for (size_t at = 0; at < len; at++) {
-            assert_true(arrive(p, wire + at, 1));
+            assert_true(peers_arrive(p, wire + at, 1));
         }
         assert_int_equal(p->used, 4 * sizeof data);
         assert_null(p->tls.partial);
-        end(p);
+        peers_end(p);
     }
 }
 
@@ -266,8 +184,8 @@ static void alerts(void **state)
     static const uint8_t close[] = {1, 0};
     static const uint8_t canceled[] = {1, 90};
     static const uint8_t fatal[] = {2, 40};
-    for (size_t s = 0; s < SUITES; s++) {
-        struct peers *p = begin(s);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        struct peers *p = peers_begin(s);
         assert_true(give(p, RECORD_ALERT, canceled, 2));
         assert_true(give(p, RECORD_DATA, "hello", 5));
         assert_int_equal(p->used, 5);
@@ -275,55 +193,55 @@ static void alerts(void **state)
         assert_true(p->tls.ended);
         assert_true(give(p, RECORD_DATA, "more", 4)); /* nobody reads on */
         assert_int_equal(p->used, 5);
-        end(p);
-        p = begin(s);
+        peers_end(p);
+        p = peers_begin(s);
         assert_false(give(p, RECORD_ALERT, fatal, 2));
         assert_int_equal(p->shared->out_len, 0); /* no answer */
-        end(p);
-        p = begin(s);
+        peers_end(p);
+        p = peers_begin(s);
         assert_false(give(p, RECORD_ALERT, fatal, 1));
         assert_int_equal(alert_of(p), ALERT_DECODE_ERROR);
-        end(p);
+        peers_end(p);
     }
 }
 
 static void what_has_no_place_ends_the_connection(void **state)
 {
     (void)state;
-    for (size_t s = 0; s < SUITES; s++) {
-        struct peers *p = begin(s);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        struct peers *p = peers_begin(s);
         assert_false(give(p, RECORD_CHANGE_CIPHER, "\1", 1));
         assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
-        end(p);
+        peers_end(p);
     }
-    struct peers *p = begin(0);
+    struct peers *p = peers_begin(0);
     uint8_t forged[40] = {23, 3, 3, 0, 35};
-    assert_false(arrive(p, forged, sizeof forged));
+    assert_false(peers_arrive(p, forged, sizeof forged));
     assert_int_equal(alert_of(p), ALERT_BAD_RECORD_MAC);
-    end(p);
-    p = begin(0);
+    peers_end(p);
+    p = peers_begin(0);
     assert_false(give(p, 0, "", 0)); /* zeros alone */
     assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
-    end(p);
+    peers_end(p);
 }
 
 static void renegotiation_is_declined(void **state)
 {
     (void)state;
-    struct peers *p = begin(3);
+    struct peers *p = peers_begin(3);
     static const uint8_t hello[] = {1, 0, 0, 0};
     assert_true(give(p, RECORD_HANDSHAKE, hello, sizeof hello));
     assert_int_equal(alert_of(p), ALERT_NO_RENEGOTIATION);
     assert_true(give(p, RECORD_DATA, "on", 2));
     assert_int_equal(p->used, 2);
-    end(p);
+    peers_end(p);
 }
 
 static void nothing_for_long_ends_the_connection(void **state)
 {
     (void)state;
-    for (size_t s = 0; s < SUITES; s++) {
-        struct peers *p = begin(s);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        struct peers *p = peers_begin(s);
         for (int round = 0; round < 3; round++) {
             for (int i = 0; i < TLS_NOTHINGS; i++) {
                 assert_true(give(p, RECORD_DATA, "", 0));
@@ -335,7 +253,7 @@ static void nothing_for_long_ends_the_connection(void **state)
         }
         assert_false(give(p, RECORD_DATA, "", 0));
         assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
-        end(p);
+        peers_end(p);
     }
 }
 
@@ -345,7 +263,7 @@ static void keys_are_updated(void **state)
     static const uint8_t update[] = {24, 0, 0, 1, 0};
     static const uint8_t both[] = {24, 0, 0, 1, 1};
     for (size_t s = 0; s < 3; s++) {
-        struct peers *p = begin(s);
+        struct peers *p = peers_begin(s);
         const struct record_format *format = p->tls.format;
         /* tls_keys_take() made the KDFs; without a handshake they are made here. */
         tls_keys_begin();
@@ -373,7 +291,7 @@ static void keys_are_updated(void **state)
         assert_int_equal(record_open(&p->in, format, p->shared->out, p->shared->out_len, opened, &len, &type),
                          ALERT_NONE);
         assert_int_equal(len, 4);
-        end(p);
+        peers_end(p);
     }
 }
 
@@ -441,8 +359,8 @@ static void one_that_takes_nothing_is_answered_once(void **state)
     static const uint8_t both[] = {24, 0, 0, 1, 1};
     static const uint8_t hello[] = {1, 0, 0, 0};
     tls_keys_begin();
-    for (size_t s = 0; s < SUITES; s++) {
-        struct peers *p = begin(s);
+    for (size_t s = 0; s < PEERS_SUITES; s++) {
+        struct peers *p = peers_begin(s);
         struct wire *w = lay(p);
         bool tls13 = p->tls.format->tls13;
         uint8_t opened[64];
@@ -467,7 +385,7 @@ static void one_that_takes_nothing_is_answered_once(void **state)
         assert_memory_equal(opened, "ours", 4);
         assert_int_equal(w->at, w->len);
         cut(w);
-        end(p);
+        peers_end(p);
     }
 }
 
@@ -476,7 +394,7 @@ static void nothing_follows_the_last_word(void **state)
 {
     (void)state;
     static const uint8_t both[] = {24, 0, 0, 1, 1};
-    struct peers *p = begin(0);
+    struct peers *p = peers_begin(0);
     struct wire *w = lay(p);
     uint8_t opened[64];
     size_t len;
@@ -495,7 +413,7 @@ static void nothing_follows_the_last_word(void **state)
     assert_int_equal(opened[1], ALERT_CLOSE_NOTIFY);
     assert_int_equal(w->at, w->len);
     cut(w);
-    end(p);
+    peers_end(p);
 }
 
 static void broken_key_updates(void **state)
@@ -513,16 +431,16 @@ static void broken_key_updates(void **state)
         {0, {0}, ALERT_UNEXPECTED_MESSAGE}, /* RFC 8446, 5.1: no empty ones */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct peers *p = begin(0);
+        struct peers *p = peers_begin(0);
         assert_false(give(p, RECORD_HANDSHAKE, cases[i].bytes, cases[i].len));
         assert_int_equal(alert_of(p), cases[i].alert);
-        end(p);
+        peers_end(p);
     }
-    struct peers *p = begin(0); /* data in the midst of one */
+    struct peers *p = peers_begin(0); /* data in the midst of one */
     assert_true(give(p, RECORD_HANDSHAKE, "\30", 1));
     assert_false(give(p, RECORD_DATA, "x", 1));
     assert_int_equal(alert_of(p), ALERT_UNEXPECTED_MESSAGE);
-    end(p);
+    peers_end(p);
 }
 
 /* TLS 1.2: the nonce goes on from the one in OpenSSL's Finished. */
