@@ -208,8 +208,10 @@ const char *settings_lack(const struct settings *s)
         return NULL;
     }
     if (s->out_of_reach) {
-        return "the compiler helper kiln-cc lies beside kiln in a directory that is closed to the user as whom requests are served: open "
-               "the directories above it to that user (chmod o+x), install Kiln elsewhere (make install), or set the option User";
+        return "the compiler helper kiln-cc lies beside kiln in a directory that is closed to the user as whom "
+               "requests are served: open "
+               "the directories above it to that user (chmod o+x), install Kiln elsewhere (make install), or set the "
+               "option User";
     }
     return s->helper == NULL ? "kiln-cc, the compiler helper, is not installed beside kiln (or name it by KILN_CC)"
                              : "kiln.h and kiln_tcc.h are not installed (or name their directory by KILN_SDK_INCLUDE)";
