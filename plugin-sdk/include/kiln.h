@@ -290,6 +290,12 @@ KILN_API int kiln_status(kiln_context *ctx, int status);
 KILN_API int kiln_header_set(kiln_context *ctx, const char *name, const char *value);
 KILN_API int kiln_header_add(kiln_context *ctx, const char *name, const char *value);
 KILN_API int kiln_header_remove(kiln_context *ctx, const char *name);
+/* Adds a field that follows the body, such as a checksum of it; also after the head has left, until kiln_run
+ * returns. The body goes in chunks then. HTTP/1.0, HEAD, statuses without a body, kiln_send_file and errors have
+ * no trailers: they are dropped. KILN_INVALID as for headers, for names that must stand in the head
+ * (Content-Type, Set-Cookie, ...), and with kiln_content_length, which refuses likewise. KILN_LATE after the
+ * response was finished. */
+KILN_API int kiln_trailer_add(kiln_context *ctx, const char *name, const char *value);
 /* What was set so far, NULL when absent. */
 KILN_API const char *kiln_header_sent(const kiln_context *ctx, const char *name);
 /* "text/html; charset=utf-8" when never set and something is written. */

@@ -61,6 +61,19 @@ int kiln_header_remove(kiln_context *ctx, const char *name)
     return KILN_OK;
 }
 
+int kiln_trailer_add(kiln_context *ctx, const char *name, const char *value)
+{
+    if (context_check(ctx)->finished) {
+        return KILN_LATE;
+    }
+    struct str name_copy = sdk_copy(ctx, name);
+    struct str value_copy = arena_str(&ctx->req->arena, str_trim(str_of(value)));
+    if (name_copy.ptr == NULL || value_copy.ptr == NULL) {
+        return KILN_NO_MEMORY;
+    }
+    return !ctx->length_set && response_trailer_add(ctx->req, name_copy, value_copy) ? KILN_OK : KILN_INVALID;
+}
+
 const char *kiln_header_sent(const kiln_context *ctx, const char *name)
 {
     struct str value = response_header_get(context_check(ctx)->req, str_of(name));
@@ -90,7 +103,7 @@ int kiln_content_length(kiln_context *ctx, uint64_t length)
     if (!sdk_head_is_open(context_check(ctx))) {
         return KILN_LATE;
     }
-    if (length < ctx->written || length == RESPONSE_LENGTH_UNKNOWN) {
+    if (length < ctx->written || length == RESPONSE_LENGTH_UNKNOWN || ctx->req->response.trailer_count > 0) {
         return KILN_INVALID;
     }
     ctx->length = length;

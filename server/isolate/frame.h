@@ -33,7 +33,7 @@ enum frame_kind {
     FRAME_HEAD = 64, /* status, length, headers (heads.h) */
     FRAME_DATA, /* bytes of the answer */
     FRAME_FILE, /* u64 offset, u64 length of a file whose descriptor travels with it */
-    FRAME_END, /* the answer is complete */
+    FRAME_END, /* the answer is complete; nothing, or count, then name and value of each trailer */
     FRAME_ABORT, /* it cannot be completed */
     FRAME_ERROR, /* as HEAD, and a text: the site's error page */
     FRAME_ROOM, /* u64: so many more bytes of the body are wanted */

@@ -151,7 +151,8 @@ void answer_head_put(struct buffer *out, const struct answer_parts *parts)
 
 static bool put_header(struct request *req, struct str name, struct str value, bool *memory)
 {
-    if (name.ptr == NULL || value.ptr == NULL || response_header_is_servers_own(name) || !token_is_valid(name)) {
+    bool forbidden = name.ptr != NULL && response_header_is_servers_own(name) && !str_eq_nocase(name, STR("Trailer"));
+    if (name.ptr == NULL || value.ptr == NULL || forbidden || !token_is_valid(name)) {
         return false;
     }
     name = arena_str(&req->arena, name);

@@ -140,7 +140,17 @@ static void send_body_file(struct request *req, int fd, off_t offset, uint64_t l
 static void finish(struct request *req)
 {
     struct far *far = far_of(req);
-    wire_send(&far->link->wire, FRAME_END, far->id, NULL, 0);
+    if (req->response.trailer_count == 0) {
+        wire_send(&far->link->wire, FRAME_END, far->id, NULL, 0);
+    } else {
+        struct buffer *fields = &far->link->fields;
+        frame_put_u16(fields, req->response.trailer_count);
+        for (unsigned i = 0; i < req->response.trailer_count; i++) {
+            frame_put_str(fields, req->response.trailers[i].name);
+            frame_put_str(fields, req->response.trailers[i].value);
+        }
+        send_fields(far, FRAME_END);
+    }
     far_end(far);
 }
 

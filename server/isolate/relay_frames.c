@@ -285,9 +285,29 @@ static bool take_session(struct relay *relay, const uint8_t *payload, size_t len
 
 /* ---- frames -------------------------------------------------------------------------------------------- */
 
-static bool take_end(struct relay *relay)
+/* Those that there is no memory for are lost, the answer is not. */
+static bool take_trailers(struct request *req, const uint8_t *payload, size_t len)
 {
-    if (relay->state != RELAY_ANSWERING) {
+    struct frame_reader in = {.at = payload, .left = len};
+    unsigned count = frame_get_u16(&in);
+    for (unsigned i = 0; i < count; i++) {
+        struct str name = frame_get_str(&in);
+        struct str value = frame_get_str(&in);
+        if (in.bad || name.ptr == NULL || value.ptr == NULL) {
+            return false;
+        }
+        name = arena_str(&req->arena, name);
+        value = arena_str(&req->arena, value);
+        if (name.ptr != NULL && value.ptr != NULL && !response_trailer_add(req, name, value)) {
+            return false;
+        }
+    }
+    return frame_done(&in);
+}
+
+static bool take_end(struct relay *relay, const uint8_t *payload, size_t len)
+{
+    if (relay->state != RELAY_ANSWERING || (len > 0 && !take_trailers(relay->req, payload, len))) {
         return false;
     }
     relay_quiet(relay);
@@ -326,7 +346,7 @@ bool relay_take_frame(struct relay *relay, int fd, const struct frame *frame, co
     case FRAME_ERROR: return take_head(relay, true, payload, len);
     case FRAME_DATA: return take_data(relay, payload, len);
     case FRAME_FILE: return take_file(relay, fd, payload, len);
-    case FRAME_END: return len == 0 && take_end(relay);
+    case FRAME_END: return take_end(relay, payload, len);
     case FRAME_ABORT: return len == 0 && take_abort(relay);
     case FRAME_BACK: return len == 0 && take_back(relay);
     case FRAME_ROOM:

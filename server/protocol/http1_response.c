@@ -253,11 +253,33 @@ static void send_body_file(struct request *req, int fd, off_t offset, uint64_t l
     }
 }
 
+static void write_trailers(struct conn *conn, const struct request *req)
+{
+    size_t room = sizeof "0\r\n\r\n";
+    for (unsigned i = 0; i < req->response.trailer_count; i++) {
+        room += req->response.trailers[i].name.len + req->response.trailers[i].value.len + 4;
+    }
+    char *start = conn_reserve(conn, room);
+    if (start == NULL) {
+        return;
+    }
+    char *at = PUT_LITERAL(start, "0\r\n");
+    for (unsigned i = 0; i < req->response.trailer_count; i++) {
+        at = put_header(at, req->response.trailers[i].name, req->response.trailers[i].value);
+    }
+    at = PUT_LITERAL(at, "\r\n");
+    conn_commit(conn, (size_t)(at - start));
+}
+
 static void finish(struct request *req)
 {
     struct http1 *h = h_of(req);
     if (h->chunked_out) {
-        conn_write(h->conn, "0\r\n\r\n", 5);
+        if (UNLIKELY(req->response.trailer_count > 0)) {
+            write_trailers(h->conn, req);
+        } else {
+            conn_write(h->conn, "0\r\n\r\n", 5);
+        }
         h->chunked_out = false;
     }
     http1_request_done(h);

@@ -117,6 +117,28 @@ void http2_response_drop(struct http2_stream *s)
 
 /* ---- DATA frames ------------------------------------------------------------------------------ */
 
+/* The end of the data; of the stream, unless trailers follow. */
+static void end_data(struct http2_stream *s, uint32_t *flags)
+{
+    const struct request *req = s->req;
+    unsigned count = req->response.trailer_count;
+    *flags |= NGHTTP2_DATA_FLAG_EOF;
+    if (LIKELY(count == 0)) {
+        return;
+    }
+    nghttp2_nv *fields = malloc(count * sizeof *fields);
+    for (unsigned i = 0; fields != NULL && i < count; i++) {
+        struct str name = req->response.trailers[i].name;
+        struct str value = req->response.trailers[i].value;
+        fields[i] = (nghttp2_nv){(uint8_t *)(uintptr_t)name.ptr, (uint8_t *)(uintptr_t)value.ptr, name.len, value.len,
+                                 NGHTTP2_NV_FLAG_NONE};
+    }
+    if (fields != NULL && nghttp2_submit_trailer(s->h->session, s->id, fields, count) == 0) {
+        *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    }
+    free(fields);
+}
+
 static ssize_t read_data(nghttp2_session *session, int32_t id, uint8_t *buf, size_t length, uint32_t *flags,
                          nghttp2_data_source *source, void *user_data)
 {
@@ -134,13 +156,13 @@ static ssize_t read_data(nghttp2_session *session, int32_t id, uint8_t *buf, siz
             s->idle = true;
             return NGHTTP2_ERR_DEFERRED;
         }
-        *flags |= NGHTTP2_DATA_FLAG_EOF;
+        end_data(s, flags);
         return 0;
     }
     size_t n = s->first->len < length ? (size_t)s->first->len : length;
     *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
     if (s->finished && n == s->queued) {
-        *flags |= NGHTTP2_DATA_FLAG_EOF;
+        end_data(s, flags);
     }
     return (ssize_t)n;
 }

@@ -211,6 +211,9 @@ struct request {
         struct response_header *headers;
         uint16_t header_count;
         uint16_t header_cap;
+        uint16_t trailer_count;
+        uint16_t trailer_cap;
+        struct response_header *trailers; /* for who sends a body of unknown length; others have none */
         struct str content_type; /* ptr NULL: none */
     } response;
 
@@ -269,6 +272,9 @@ static inline struct str request_known_value(const struct request *req, enum kno
 /* Appends; STR values must live as long as the arena. False when out of memory or the name
  * or value holds bytes that may not stand in a header (CR, LF, NUL). */
 bool response_header_add(struct request *req, struct str name, struct str value);
+/* A field that follows the body, until response_end(). False as for headers, and for names that may not come so late
+ * (RFC 9110 6.5.1): what frames, routes, describes or guards the answer must be known before it. */
+bool response_trailer_add(struct request *req, struct str name, struct str value);
 /* Replaces every header of that name. */
 bool response_header_set(struct request *req, struct str name, struct str value);
 void response_header_remove(struct request *req, struct str name);

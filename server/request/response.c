@@ -7,6 +7,25 @@
 
 /* ---- headers ------------------------------------------------------------------------------ */
 
+static bool append(struct arena *arena, struct response_header **items, uint16_t *count, uint16_t *cap, struct str name,
+                   struct str value)
+{
+    if (*count == *cap) {
+        unsigned more = *cap == 0 ? 8 : (unsigned)*cap * 2;
+        struct response_header *larger = more <= 1024 ? arena_alloc(arena, more * sizeof *larger) : NULL;
+        if (larger == NULL) {
+            return false;
+        }
+        if (*count > 0) {
+            memcpy(larger, *items, *count * sizeof *larger);
+        }
+        *items = larger;
+        *cap = (uint16_t)more;
+    }
+    (*items)[(*count)++] = (struct response_header){name, value};
+    return true;
+}
+
 bool response_header_add(struct request *req, struct str name, struct str value)
 {
     if (!token_is_valid(name) || !field_value_is_valid(value)) {
@@ -16,20 +35,61 @@ bool response_header_add(struct request *req, struct str name, struct str value)
         req->response.content_type = value;
         return true;
     }
-    if (req->response.header_count == req->response.header_cap) {
-        unsigned cap = req->response.header_cap == 0 ? 8 : (unsigned)req->response.header_cap * 2;
-        struct response_header *headers = cap <= 1024 ? arena_alloc(&req->arena, cap * sizeof *headers) : NULL;
-        if (headers == NULL) {
+    return append(&req->arena, &req->response.headers, &req->response.header_count, &req->response.header_cap, name,
+                  value);
+}
+
+bool response_trailer_add(struct request *req, struct str name, struct str value)
+{
+    static const struct str heads_own[] = {
+        {"Content-Type", 12},
+        {"Content-Encoding", 16},
+        {"Content-Range", 13},
+        {"Content-Location", 16},
+        {"Cache-Control", 13},
+        {"Expires", 7},
+        {"Vary", 4},
+        {"Set-Cookie", 10},
+        {"Location", 8},
+        {"Retry-After", 11},
+        {"Age", 3},
+        {"WWW-Authenticate", 16},
+        {"Host", 4},
+        {"TE", 2},
+        {"Authorization", 13},
+        {"Proxy-Connection", 16},
+    };
+    if (!token_is_valid(name) || !field_value_is_valid(value) || response_header_is_servers_own(name)) {
+        return false;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(heads_own); i++) {
+        if (str_eq_nocase(name, heads_own[i])) {
             return false;
         }
-        if (req->response.header_count > 0) {
-            memcpy(headers, req->response.headers, req->response.header_count * sizeof *headers);
-        }
-        req->response.headers = headers;
-        req->response.header_cap = (uint16_t)cap;
     }
-    req->response.headers[req->response.header_count++] = (struct response_header){name, value};
-    return true;
+    return append(&req->arena, &req->response.trailers, &req->response.trailer_count, &req->response.trailer_cap, name,
+                  value);
+}
+
+/* "Trailer: names", of those that are known by now. Without memory for it the answer does without. */
+static void announce_trailers(struct request *req)
+{
+    size_t room = 0;
+    for (unsigned i = 0; i < req->response.trailer_count; i++) {
+        room += req->response.trailers[i].name.len + 2;
+    }
+    char *names = arena_alloc(&req->arena, room);
+    if (names == NULL) {
+        return;
+    }
+    char *at = names;
+    for (unsigned i = 0; i < req->response.trailer_count; i++) {
+        struct str name = req->response.trailers[i].name;
+        memcpy(at, name.ptr, name.len);
+        memcpy(at + name.len, ", ", 2);
+        at += name.len + 2;
+    }
+    response_header_add(req, STR("Trailer"), (struct str){names, room - 2});
 }
 
 void response_header_remove(struct request *req, struct str name)
@@ -98,6 +158,11 @@ void response_begin(struct request *req, uint64_t length)
     req->response.length = length;
     req->response.no_body = req->response.no_body || status == 204 || status == 205 || status == 304;
     req->state = REQUEST_SENDING;
+    if (length != RESPONSE_LENGTH_UNKNOWN || req->response.no_body) {
+        req->response.trailer_count = 0;
+    } else if (req->response.trailer_count > 0) {
+        announce_trailers(req);
+    }
     if (!req->gone) {
         req->ops->send_head(req, status == 205 ? 0 : length); /* RFC 9110 15.3.6: it says that it is empty */
     }
@@ -194,6 +259,7 @@ static void drop_content_headers(struct request *req)
         {"Last-Modified", 13},    {"Cache-Control", 13},       {"Expires", 7},
     };
     req->response.content_type = STR_NONE;
+    req->response.trailer_count = 0;
     for (size_t i = 0; i < ARRAY_LEN(names) && req->response.header_count > 0; i++) {
         response_header_remove(req, names[i]);
     }

@@ -117,6 +117,8 @@ class Python:
                 answer["headers"] = dict(event.headers)
             elif isinstance(event, h2.events.InformationalResponseReceived):
                 answer["interim"].append(dict(event.headers)[":status"])
+            elif isinstance(event, h2.events.TrailersReceived):
+                answer["trailers"] = dict(event.headers)
             elif isinstance(event, h2.events.DataReceived):
                 answer["body"] += event.data
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -209,6 +211,38 @@ def test_trailers_that_come_while_an_endpoint_works_on_another_thread(server, wh
     client.until_heard()
     (kiln.base / "go").write_text("")
     assert client.wait(stream)["body"] == b"begun whole"
+
+
+SENDS_TRAILERS = """
+#include <kiln.h>
+#include <string.h>
+int kiln_run(kiln_context *ctx, const char *path)
+{
+    int size = path[strlen(path) - 1] - '0';
+    kiln_trailer_add(ctx, "X-Sum", "abc");
+    for (int i = 0; i < size * 100; i++) {
+        kiln_printf(ctx, "%01000d", i);
+    }
+    return kiln_trailer_add(ctx, "X-Late", "7");
+}
+"""
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_trailers_of_an_answer(server, isolated):
+    """Behind a body of many frames, of one, of none; not of HEAD."""
+    kiln = server({"OptimizeEndpoints": False, "Isolate": ["/t"] if isolated else []}, {"t._c": SENDS_TRAILERS}).start()
+    client = Python(kiln.port)
+    streams = [client.request(f"/t/{size}") for size in (5, 1, 0)]
+    for stream, size in zip(streams, (500000, 100000, 0)):
+        told = client.wait(stream)
+        assert len(told["body"]) == size
+        assert told["trailers"] == {"x-sum": "abc", "x-late": "7"} and told["headers"]["trailer"] == "X-Sum, X-Late"[: 13 if size < 65536 else 5]
+        assert not told["reset"]
+    told = client.wait(client.request("/t/1", "HEAD"))
+    assert told["headers"][":status"] == "200" and "trailers" not in told
+    shown = subprocess.run(["nghttp", "-nv", f"http://127.0.0.1:{kiln.port}/t/0"], capture_output=True, text=True, check=True)
+    assert "x-sum: abc" in shown.stdout
 
 
 # ---- requests ---------------------------------------------------------------------------------------

@@ -143,6 +143,60 @@ def test_trailers_are_there_after_the_body(endpoint):
     assert answer.endswith(b"\r\n\r\n7")
 
 
+TRAILERS = r"""
+    const char *how = kiln_query(ctx);
+    int early = kiln_trailer_add(ctx, "X-Sum", " abc ");
+    if (strcmp(how, "length") == 0) {
+        return kiln_printf(ctx, "%d %d", early, kiln_content_length(ctx, 3));
+    }
+    if (strcmp(how, "error") == 0) {
+        return 404;
+    }
+    kiln_puts(ctx, "body");
+    if (strcmp(how, "stream") == 0) {
+        kiln_flush(ctx);
+        return kiln_trailer_add(ctx, "X-Late", "7");
+    }
+    if (strcmp(how, "wrong") == 0) {
+        const char *names[] = {"Content-Type", "content-length", "Set-Cookie", "Transfer-Encoding", "Trailer", "X Y", ""};
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            kiln_printf(ctx, " %d", kiln_trailer_add(ctx, names[i], "x"));
+        }
+        kiln_printf(ctx, " %d", kiln_trailer_add(ctx, "X-Break", "a\nb"));
+    }
+    return 0;
+"""
+
+
+def test_trailers_follow_the_body(endpoint):
+    kiln = endpoint(TRAILERS)
+
+    def ask(how, version="1.1", method="GET"):
+        head, _, body = kiln.raw(f"{method} /e?{how} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n".encode()).partition(b"\r\n\r\n")
+        return head.lower(), body
+
+    head, body = ask("whole")
+    assert b"\r\ntransfer-encoding: chunked" in head and b"\r\ntrailer: x-sum" in head and b"content-length" not in head
+    assert body == b"4\r\nbody\r\n0\r\nX-Sum: abc\r\n\r\n"
+    head, body = ask("stream")
+    assert b"\r\ntrailer: x-sum" in head
+    assert body == b"4\r\nbody\r\n0\r\nX-Sum: abc\r\nX-Late: 7\r\n\r\n"
+    head, body = ask("whole", version="1.0")
+    assert body == b"body" and b"trailer" not in head and b"content-length: 4" in head
+    assert ask("stream", version="1.0")[1] == b"body"
+    head, body = ask("whole", method="HEAD")
+    assert body == b"" and b"x-sum" not in head
+    head, body = ask("error")
+    assert head.startswith(b"http/1.1 404 ") and b"x-sum" not in head + body.lower()
+
+
+def test_trailers_that_may_not_be(endpoint):
+    kiln = endpoint(TRAILERS)
+    invalid = re.search(r"KILN_INVALID = (-\d+)", HEADER.read_text())[1]
+    assert kiln.get("/e?wrong").text == "body" + f" {invalid}" * 8
+    assert kiln.get("/e?length").text == f"0 {invalid}"
+
+
 def test_expect_100_is_answered_when_the_endpoint_reads(endpoint):
     kiln = endpoint(WHOLE)
     with kiln.connect() as s:

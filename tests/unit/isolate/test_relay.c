@@ -90,6 +90,26 @@ static void test_a_whole_answer(void **state)
     assert_true(say(FRAME_END, UINT64_C(77) << 32 | 9, NULL));
 }
 
+static bool say_trailer(unsigned i, uint16_t count, const char *name, const char *value)
+{
+    struct buffer fields = BUFFER_EMPTY;
+    frame_put_u16(&fields, count);
+    frame_put_str(&fields, str_of(name));
+    frame_put_str(&fields, str_of(value));
+    bool open = say(FRAME_END, fake_id(i), &fields);
+    buffer_free(&fields);
+    return open;
+}
+
+static void test_trailers(void **state)
+{
+    (void)state;
+    assert_true(say_head(FRAME_HEAD, 1, 200, RESPONSE_LENGTH_UNKNOWN, NULL, NULL));
+    assert_true(say_trailer(1, 1, "X-Sum", "7"));
+    assert_int_equal(fake_clients[1].ends, 1);
+    assert_false(fake_clients[1].cut);
+}
+
 static void test_a_short_answer_is_cut(void **state)
 {
     (void)state;
@@ -139,6 +159,11 @@ MAY_NOT(test_a_frame_of_the_worker, say_bytes(FRAME_BODY, 0, 3))
 MAY_NOT(test_an_unknown_frame, say_bytes((enum frame_kind)999, 0, 3))
 MAY_NOT(test_too_much_room, say_number(FRAME_ROOM, 0, UINT64_MAX))
 MAY_NOT(test_an_end_with_a_payload, say_head(FRAME_HEAD, 0, 200, 0, NULL, NULL) && say_bytes(FRAME_END, 0, 1))
+#define BEGUN say_head(FRAME_HEAD, 0, 200, RESPONSE_LENGTH_UNKNOWN, NULL, NULL)
+MAY_NOT(test_trailers_that_are_fewer, BEGUN &&say_trailer(0, 2, "X", "a"))
+MAY_NOT(test_trailers_that_are_more, BEGUN &&say_trailer(0, 0, "X", "a"))
+MAY_NOT(test_a_line_break_in_a_trailer, BEGUN &&say_trailer(0, 1, "X", "a\r\nb"))
+MAY_NOT(test_a_trailer_that_frames, BEGUN &&say_trailer(0, 1, "Transfer-Encoding", "chunked"))
 MAY_NOT(test_large_data, say_head(FRAME_HEAD, 0, 200, RESPONSE_LENGTH_UNKNOWN, NULL, NULL) &&
                              say_bytes(FRAME_DATA, 0, FRAME_DATA_MAX + 1))
 MAY_NOT(test_a_file_without_one, say_head(FRAME_HEAD, 0, 200, 5, NULL, NULL) && say_number(FRAME_FILE, 0, 0))
@@ -259,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(test_a_whole_answer),
+        T(test_trailers),
         T(test_a_short_answer_is_cut),
         T(test_the_body_goes_there),
         T(test_data_before_a_head),
@@ -274,6 +300,10 @@ int main(void)
         T(test_an_unknown_frame),
         T(test_too_much_room),
         T(test_an_end_with_a_payload),
+        T(test_trailers_that_are_fewer),
+        T(test_trailers_that_are_more),
+        T(test_a_line_break_in_a_trailer),
+        T(test_a_trailer_that_frames),
         T(test_large_data),
         T(test_a_file_without_one),
         T(test_a_session_call_that_is_none),
