@@ -195,9 +195,10 @@ static void send_on_loop(struct kiln_context *ctx, void *arg)
     s->high = websocket_pending(s->ws) > CONTEXT_OUTPUT_HIGH;
 }
 
-/* In a callback: never waits, so it is bounded here. */
+/* In a callback: never waits, so it is bounded here. The watchdog may never meet it outside of here. */
 static bool is_over_queue(struct kiln_ws *ws)
 {
+    crash_leave_overdue();
     size_t pending = websocket_pending(ws);
     if (pending == 0 || pending <= (size_t)config_hold_current(ws->loop)->web_socket_send_queue) {
         return false;
@@ -473,10 +474,12 @@ int kiln_ws_publish(kiln_ws *ws, const char *room, int type, const void *data, s
     if (ws_client_of(ws) != NULL) {
         return KILN_LATE;
     }
+    crash_leave_overdue();
     return room_result_of(rooms_publish(str_of(room), (enum ws_opcode)type, data, length, ws_check(ws)->id));
 }
 
 int kiln_publish(const char *room, int type, const void *data, size_t length)
 {
+    crash_leave_overdue();
     return room_result_of(rooms_publish(str_of(room), (enum ws_opcode)type, data, length, 0));
 }

@@ -443,6 +443,24 @@ def test_a_full_queue_and_its_drain(server):
         ws.close()
 
 
+@pytest.mark.parametrize("order", ["zeros", "publish"])
+def test_a_callback_that_sends_without_end_is_stopped(server, order):
+    """Though the watchdog never meets it in its own code: then the next call leaves."""
+    kiln = make(server, RequestTimeout=1, WebSocketSendQueue="10G")
+    worker = kiln.worker_pid()
+    deflate = ["Sec-WebSocket-Extensions: permessage-deflate"]
+    with RawSocket(kiln, "/callbacks", deflate) as ws, RawSocket(kiln, "/callbacks") as other:
+        ws.text(order)
+        while (got := ws.read())[0] != 0x88:
+            assert got[0] == 0xC2
+        assert got[1] == b"\x03\xf3"
+        kiln.wait_log("callbacks._c was stopped in a callback of a WebSocket")
+        assert kiln.worker_pids() == [worker]
+        other.text("still here")
+        assert other.read_text() == "still here"
+        other.close()
+
+
 @pytest.mark.parametrize("path, order", [("/callbacks", "crash"), ("/blocking/crash", None)])
 def test_a_crash_ends_one_socket(kiln, path, order):
     worker = kiln.worker_pid()
