@@ -293,6 +293,9 @@ static bool process(struct kiln_ws *ws, struct ws_input *input)
     } while (more && !over && !ws->ended);
     if (!ws->ended) {
         ws_trim(&ws->core);
+        if (event == WS_EVENT_NONE) {
+            websocket_end_if_idle(ws); /* a part of a message is none */
+        }
     }
     return more || ws->ended;
 }

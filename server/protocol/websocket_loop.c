@@ -135,15 +135,16 @@ static bool is_lively(struct kiln_ws *ws, uint32_t now)
 {
     const struct config *config = config_hold_current(ws->loop);
     double limit = config->web_socket_endpoint_timeout;
-    double notice = limit > 0 ? limit / 2 : config->web_socket_timeout;
+    double idle = config->web_socket_timeout;
+    double notice = limit > 0 ? limit / 2 : idle;
     double silent = now - ws->active_s;
-    if (notice <= 0 || silent < notice) {
+    if (idle > 0 && silent >= idle) {
+        websocket_end_if_idle(ws);
+    } else if (notice <= 0 || silent < notice) {
         return true;
     }
-    if (limit > 0) {
+    if (limit > 0 && silent >= notice) {
         look_at_silent(ws, silent >= limit);
-    } else {
-        websocket_end_if_idle(ws);
     }
     return false;
 }

@@ -2,6 +2,7 @@
 the options say, the endpoint learns of it, and neither memory nor a descriptor stays."""
 
 import shutil
+import threading
 
 import pytest
 
@@ -81,7 +82,26 @@ def test_a_client_that_vanishes_while_a_room_talks_to_it(make, cable, wire):
     wait_for(lambda: clients(cable) == 0, "the end of the connection")
 
 
-@pytest.mark.parametrize("pings", [2, 0])
+@pytest.mark.parametrize("wire", WIRES)
+def test_parts_of_a_message_are_none(make, wire):
+    """Who sends a message byte by byte has not sent one."""
+    kiln = make(WebSocketTimeout=2, WebSocketEndpointTimeout=600)
+    for form in ("blocking", "callbacks"):
+        with open_socket(wire, kiln, f"/{form}") as ws:
+            ws.text("x")
+            assert ws.read_text() == "x"
+            closed = threading.Thread(target=lambda: told.append(ws.read_close()))
+            told = []
+            closed.start()
+            for byte in frame(0x82, bytes(1000)):
+                ws.send(bytes([byte]))
+                closed.join(0.05)
+                if told:
+                    break
+            assert told == [(1001, "no message for too long")]
+
+
+@pytest.mark.parametrize("pings", [2, 0, 600])
 @pytest.mark.parametrize("wire", WIRES)
 def test_sockets_without_messages_are_closed(make, wire, pings):
     """WebSocketTimeout: being alive is not enough. With the server's pings, and without any."""
