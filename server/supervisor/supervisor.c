@@ -68,6 +68,10 @@ void supervisor_shut_down(struct supervisor *s)
     uint64_t now = clock_now_ms();
     s->hurried = s->shutting_down;
     if (!s->shutting_down) {
+        LIST_EACH(node, &s->workers) {
+            struct worker_process *worker = LIST_ENTRY(node, struct worker_process, node);
+            worker->replaced = worker->state == WORKER_DRAINING;
+        }
         s->shutting_down = true;
         s->restart_at_ms = 0;
         upgrade_cancel(s);
@@ -345,7 +349,7 @@ static void worker_ended(struct supervisor *s, struct worker_process *worker, in
     if (told && !clean && !s->hurried && worker->failure.len == 0) {
         log_error("worker %d %s while it was stopping%s", (int)worker->pid, end.data,
                   worker->killed_by_us ? ": it did not end by itself" : "");
-        if (s->shutting_down) { /* of one that was replaced earlier the log tells */
+        if (s->shutting_down && !worker->replaced) { /* of one that was replaced earlier the log tells */
             s->exit_code = EXIT_FAILURE;
         }
     }

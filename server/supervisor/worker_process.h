@@ -27,6 +27,7 @@ struct worker_process {
     uint64_t ready_ms; /* 0: not yet */
     uint64_t kill_at_ms; /* 0: never; SIGKILL when it is still there then */
     bool killed_by_us;
+    bool replaced; /* told to end while the server goes on */
     unsigned certificates_owed; /* CERTIFICATES that it has not said DONE to */
     uint64_t hung_up_ms; /* when it closed its control socket; 0: it has not */
     uint64_t heard_ms; /* silence.c: figures->told_ms at the last look */

@@ -2,6 +2,7 @@
 notice, or a fresh worker takes over."""
 
 import os
+import signal
 
 import pytest
 from kiln_server import build_dir, read_all, read_until, wait_for
@@ -246,6 +247,21 @@ def test_a_worker_that_was_stopped_is_replaced(spoiled):
         kiln.wait_log(rf"worker {worker} is replaced: it has said nothing for 2 seconds \(WorkerSilence\)")
         wait_for(lambda: worker not in kiln.worker_pids(), "the end of the stopped worker")
     assert kiln.get("/hello").body == b"hello"
+
+
+def test_the_end_of_a_worker_that_was_replaced_does_not_spoil_the_end_of_the_server(spoiled):
+    """Both at once: the supervisor hears of the worker's end only when it is to end itself."""
+    kiln = spoiled("raise(SIGSTOP);", WorkerSilence=2, ShutdownTimeout=60)
+    worker = kiln.worker_pid()
+    with kiln.connect() as victim:
+        victim.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        kiln.wait_log(rf"worker {worker} is replaced: it has said nothing for 2 seconds \(WorkerSilence\)")
+        kiln.wait_log(r"worker (?!%d)\d+ serves" % worker)
+        os.kill(kiln.pid, signal.SIGSTOP)
+        os.kill(worker, signal.SIGKILL)
+        os.kill(kiln.pid, signal.SIGTERM)
+        os.kill(kiln.pid, signal.SIGCONT)
+    kiln.wait_exit(0)
 
 
 def test_a_worker_that_speaks_is_not(spoiled):
