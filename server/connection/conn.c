@@ -123,12 +123,21 @@ void conn_reset(struct conn *conn)
     }
 }
 
+/* False: it is closed, nobody is there. */
+static bool half_close(struct conn *conn)
+{
+    if (conn->eof_seen || (conn_has_socket(conn) && shutdown(conn->watch.fd, SHUT_WR) != 0)) {
+        conn_close(conn, (enum conn_close_reason)(conn->finishing - 1));
+        return false;
+    }
+    return true;
+}
+
 static void begin_linger(struct conn *conn)
 {
-    enum conn_close_reason reason = (enum conn_close_reason)(conn->finishing - 1);
     conn->transport->shutdown(conn);
-    if (conn->eof_seen || (conn_has_socket(conn) && shutdown(conn->watch.fd, SHUT_WR) != 0)) {
-        conn_close(conn, reason);
+    /* Its last words may have to wait for room in the socket: on_ready() goes on then. */
+    if (!conn->transport_waits && !half_close(conn)) {
         return;
     }
     /* Unread input would turn our close into a reset that destroys the answer on its way:
@@ -406,8 +415,12 @@ static void on_ready(struct watch *watch, uint32_t ready)
 {
     struct conn *conn = CONTAINER_OF(watch, struct conn, watch);
     if ((ready & LOOP_WRITE) != 0) {
-        if (conn->transport_waits && !conn->transport->resume(conn)) {
+        bool waits = conn->transport_waits;
+        if (waits && !conn->transport->resume(conn)) {
             conn_close(conn, CONN_CLOSE_ERROR);
+            return;
+        }
+        if (waits && conn->lingering && !conn->transport_waits && !half_close(conn)) {
             return;
         }
         conn_flush(conn);

@@ -121,7 +121,8 @@ static bool begin_protocol(struct conn *conn, struct tls *tls)
     SSL_get0_alpn_selected(ssl, &name, &len);
     const struct protocol *protocol = protocol_for_alpn((struct str){(const char *)name, len});
     if (!tls_keys_take(tls)) {
-        log_error("a TLS connection was closed: its keys could not be set up");
+        /* More behind the client's Finished in one record does this, too: no error of ours. */
+        log_debug("a TLS connection was closed: its keys could not be set up");
         return false;
     }
     metric_add(METRIC_TLS_HANDSHAKES, 1);
@@ -286,7 +287,9 @@ void tls_shutdown(struct conn *conn)
     struct tls *tls = tls_of(conn);
     if (tls->established && !tls->failed && !tls->closing) {
         tls_put_alert(tls, ALERT_CLOSE_NOTIFY);
-        tls_flush(conn, !conn->eof_seen); /* the end of the stream follows (conn.c) */
+        if (tls_flush(conn, !conn->eof_seen) == TLS_BLOCKED) { /* the end of the stream follows (conn.c) */
+            conn_transport_waits(conn, true);
+        }
     }
     tls->closing = true;
 }
