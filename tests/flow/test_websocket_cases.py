@@ -12,6 +12,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 from kiln_server import ROOT
 from websocket import frame, large_messages, to_and_fro
 from websocket_wires import WIRES, anybody, open_socket
+from ws_peers import answered_with
 
 PLUGINS = ROOT / "tests/plugins"
 FORMS = ["blocking", "callbacks"]
@@ -58,7 +59,7 @@ def test_compressed_messages(make, tls, memory):
         more = {"ssl": anybody("http/1.1")} if tls else {}
         extension = ClientPerMessageDeflateFactory(**parameters)
         async with websockets.connect(url, compression=None, extensions=[extension], max_size=None, **more) as ws:
-            agreed = ws.response_headers["Sec-WebSocket-Extensions"]
+            agreed = answered_with(ws)["Sec-WebSocket-Extensions"]
             for side in ("server", "client"):
                 bits, no_takeover = parameters.get(f"{side}_max_window_bits"), f"{side}_no_context_takeover"
                 assert bits in (None, True, 15) or f"{side}_max_window_bits={bits}" in agreed

@@ -55,6 +55,11 @@ def agreed(ws) -> list:
     return ws.extensions if hasattr(ws, "extensions") else ws.protocol.extensions
 
 
+def answered_with(ws):
+    """The fields of the server's answer, as a client sees them."""
+    return ws.response_headers if hasattr(ws, "response_headers") else ws.response.headers
+
+
 def asked_with(ws) -> dict:
     """The fields of its handshake, as a server sees them."""
     headers = ws.request_headers if hasattr(ws, "request_headers") else ws.request.headers
