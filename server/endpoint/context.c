@@ -611,12 +611,6 @@ static void finish_whole(struct kiln_context *ctx, int status)
     }
     sdk_session_head(ctx);
     req->response.status = (uint16_t)ctx->status;
-    if (UNLIKELY(req->response.trailer_count > 0) && req->http_minor + 10 * req->http_major > 10) {
-        response_begin(req, RESPONSE_LENGTH_UNKNOWN); /* in chunks: only they can have trailers */
-        response_write(req, ctx->out.data, ctx->out.len);
-        response_end(req);
-        return;
-    }
     response_send(req, ctx->out.data, ctx->length_set ? (size_t)ctx->length : ctx->out.len);
 }
 

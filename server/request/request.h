@@ -273,7 +273,7 @@ static inline struct str request_known_value(const struct request *req, enum kno
  * or value holds bytes that may not stand in a header (CR, LF, NUL). */
 bool response_header_add(struct request *req, struct str name, struct str value);
 /* A field that follows the body, until response_end(). False as for headers, and for names that may not come so late
- * (RFC 9110 6.5.1): what frames, routes, describes or guards the answer must be known before it. */
+ * (RFC 9110 6.5.1): what frames, routes, describes or guards the answer must be known before it. For HTTP/1.0, which has none, it is dropped. */
 bool response_trailer_add(struct request *req, struct str name, struct str value);
 /* Replaces every header of that name. */
 bool response_header_set(struct request *req, struct str name, struct str value);

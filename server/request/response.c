@@ -67,6 +67,9 @@ bool response_trailer_add(struct request *req, struct str name, struct str value
             return false;
         }
     }
+    if (req->http_major == 1 && req->http_minor == 0) {
+        return true; /* it has none */
+    }
     return append(&req->arena, &req->response.trailers, &req->response.trailer_count, &req->response.trailer_cap, name,
                   value);
 }
@@ -220,7 +223,8 @@ void response_end(struct request *req)
 
 void response_send(struct request *req, const void *body, size_t len)
 {
-    response_begin(req, len);
+    /* Only a body of unknown length, in chunks, can have trailers. */
+    response_begin(req, req->response.trailer_count > 0 ? RESPONSE_LENGTH_UNKNOWN : len);
     response_write(req, body, len);
     response_end(req);
 }
